@@ -1,4 +1,4 @@
-"""Settings of librdkafka's clients for a profile's brokers. No function reads a file: callers pass secrets."""
+"""Addresses and librdkafka's settings of clients of a profile's brokers. No function reads a file: callers pass secrets."""
 
 import re
 from collections.abc import Callable
@@ -17,8 +17,17 @@ NO_TOPIC = "?"
 DescribeCluster is no alternative. librdkafka 2.16 aborts the process if the answer has no broker, as that of a Kafka that starts. The
 Python client crashes if the answer has no id of the cluster.
 """
+_DEFAULT_PORT = 9092
+_ADDRESS = re.compile(r"(?:\w+://)?(\[[^]]+\]|[^:/]+)(?::(\d+))?")
+"""A server, perhaps behind the name of its protocol, which librdkafka accepts too."""
 _BAD_CERTIFICATE = re.compile(r"SSL alert number (?:4[2-68]|49|116)\b|certificate verify failed")
 """Alerts of TLS about a certificate (RFC 8446, 6.2), and the failed check of a server's certificate, in OpenSSL's form."""
+
+
+def addresses(bootstrap_servers: str) -> list[tuple[str, int]]:
+    """Return host and port of the bootstrap servers."""
+    matches = (_ADDRESS.fullmatch(text.strip()) for text in bootstrap_servers.split(",") if text.strip())
+    return [(match[1].strip("[]"), int(match[2] or _DEFAULT_PORT)) for match in matches if match is not None]
 
 
 def connection_settings(connection: KafkaConnection, secret: Callable[[str], str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ errors are named at the method. Methods are safe to repeat: an unknown outcome i
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from firn.model.clock import Clock
 from firn.model.jobs import RecordSchema, TableTarget
@@ -91,6 +91,69 @@ class Topics(Protocol):
     async def fleet(self, profile: str, *, replicas: bool = False) -> FleetState:
         """Return the number of brokers that answer. With ``replicas``, also return the number of partitions with too few
         in-sync replicas, which takes longer the more topics the brokers have."""
+        ...
+
+
+AclResource = Literal["Topic", "Group", "Cluster"]
+AclPattern = Literal["Literal", "Prefixed"]
+AclOperation = Literal["Read", "Write", "Create", "Delete", "Alter", "Describe", "DescribeConfigs", "AlterConfigs"]
+CLUSTER = "kafka-cluster"
+"""Kafka's name of the resource Cluster in ACLs."""
+
+
+@dataclass(frozen=True, slots=True)
+class AclRule:
+    """An ACL without its principal, with Kafka's names. It allows an operation from each host.
+
+    All other ACLs of a principal belong to administrators: those that deny, name a host, or have another resource or operation.
+    """
+
+    resource: AclResource
+    name: str
+    pattern: AclPattern
+    operation: AclOperation
+
+
+@dataclass(frozen=True, slots=True)
+class PrincipalState:
+    """The access of a principal as the brokers describe it."""
+
+    acls: frozenset[AclRule] = frozenset()
+    quotas: Mapping[str, float] = field(default_factory=dict)
+    """Quotas of the user by Kafka's keys, such as ``producer_byte_rate``, without those for some of its client ids."""
+    credential: bool = False
+    """True if the user has a credential of SCRAM-SHA-512."""
+
+
+class Access(Protocol):
+    """The principals of Kafka's users, by profile. ``user`` is the name without ``User:``.
+
+    The brokers may describe a change some time after its call.
+
+    Each method raises InvalidSpecError if the brokers of the profile lack an authorizer or one of the APIs.
+    """
+
+    async def describe(self, profile: str, users: Sequence[str]) -> Mapping[str, PrincipalState]:
+        """Return the state of each user. Unknown users have the empty state. Calls of many reconciles are batched."""
+        ...
+
+    async def put_credential(self, profile: str, user: str, password: str) -> None:
+        """Create or replace the credential of SCRAM-SHA-512."""
+        ...
+
+    async def remove_credential(self, profile: str, user: str) -> None:
+        """Delete the credential of SCRAM-SHA-512. Succeed if there is none."""
+        ...
+
+    async def change_acls(self, profile: str, user: str, add: frozenset[AclRule], remove: frozenset[AclRule]) -> None:
+        """Create ACLs, then delete ACLs. Succeed if they exist already, or no longer."""
+        ...
+
+    async def change_quotas(self, profile: str, user: str, quotas: Mapping[str, float | None]) -> None:
+        """Set quotas by Kafka's keys, and remove those whose value is None. The others stay.
+
+        Raises InvalidSpecError for a key or value that the brokers refuse.
+        """
         ...
 
 

@@ -16,6 +16,7 @@ COMPONENTS = {
         "firn/model",
         "firn/protoc.py",
         "firn/quality",
+        "firn/sasl",
         "firn/schema_registry.py",
         "firn/schemas",
         "firn/tables",

@@ -9,7 +9,7 @@ import pytest
 
 from firn.model.jobs import CatalogConnection, TableTarget
 from firn_operator.adapters.iceberg.tables import CatalogTables
-from firn_operator.adapters.kafka import Brokers, KafkaTopics
+from firn_operator.adapters.kafka.topics import Brokers, KafkaTopics
 from tests.contract.suites import CATALOG, PROFILE, TablesContract, TopicsContract
 from tests.fakes.lake.memory import Lake, LakeTables
 from tests.fakes.tables import FakeTables

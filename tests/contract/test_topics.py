@@ -16,7 +16,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
 from firn_controllers.ports import TopicState
-from firn_operator.adapters.kafka import Brokers, KafkaTopics
+from firn_operator.adapters.kafka.topics import Brokers, KafkaTopics
 from firn_spark.kafka import admin
 from tests.servers.firn_broker import embedded
 from tests.servers.kafka import STRANGER, STRANGER_PASSWORD, Kafka

@@ -64,8 +64,8 @@ from firn.model.progress import (
 from firn.tables import rows
 from firn.tables.table_properties import MAIN, landing_branch
 from firn_controllers.ingestion_group import settings
-from firn_operator.adapters import kafka
 from firn_operator.adapters.iceberg.tables import landed_snapshot
+from firn_operator.adapters.kafka.admin import client_settings
 from firn_operator.cli import database
 from firn_operator.cli.lake import Lake, scan
 
@@ -638,7 +638,7 @@ def audit_resource(
     connection = settings.kafka_connection(subject.profile, config.profiles[subject.profile], config.namespace)
     lake = Lake(config)
     return audit_tables(
-        kafka.client_settings(connection),
+        client_settings(connection),
         subject.topic,
         [tables(lake, identifier, subject.shared_by) for identifier in (subject.table, *subject.others)],
         report,

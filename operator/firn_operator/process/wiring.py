@@ -27,7 +27,7 @@ from firn_controllers.reconcilers.survey import Survey
 from firn_operator.adapters import progress
 from firn_operator.adapters.iceberg.debt import CatalogDebts
 from firn_operator.adapters.iceberg.tables import CatalogTables
-from firn_operator.adapters.kafka import Brokers, KafkaTopics
+from firn_operator.adapters.kafka.topics import Brokers, KafkaTopics
 from firn_operator.adapters.kube.api_client import Api, ApiError, RateLimit, login, path
 from firn_operator.adapters.kube.cluster import KubeCluster
 from firn_operator.adapters.kube.workloads import Workloads

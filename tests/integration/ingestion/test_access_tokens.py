@@ -3,6 +3,7 @@
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from firn.model.errors import AccessDeniedError, UnavailableError
 from firn.model.jobs import KafkaConnection
+from firn_operator.adapters.kafka.access import KafkaAccess
 from firn_spark.kafka.admin import Kafka as Admin
 from firn_spark.kafka.clients import client_config, spark_options
 from firn_spark.worker.fetching import batches, cluster, source
@@ -77,6 +79,19 @@ def test_a_token_is_requested_with_the_scope_and_kept(broker: Kafka, tokens: Tok
 def test_the_admin_client_of_operator_and_driver_uses_a_token(broker: Kafka, tokens: Tokens) -> None:
     settings: dict[str, Any] = client_config(broker.token_connection(tokens.url))
     assert list(AdminClient(settings).list_topics(timeout=30).topics) == ["orders"]
+
+
+@pytest.mark.parametrize("password", [PASSWORD, "wrong"])
+async def test_the_operator_reads_and_sets_quotas_with_a_token(broker: Kafka, tokens: Tokens, password: str) -> None:
+    quotas = {"producer_byte_rate": 1024.0}
+    with closing(KafkaAccess({"events": broker.token_connection(tokens.url, password=password)})) as access:
+        if password == "wrong":
+            with pytest.raises(AccessDeniedError, match="rejects the client firn: invalid_client"):
+                await access.change_quotas("events", "shop.checkout", quotas)
+            return
+        await access.change_quotas("events", "shop.checkout", quotas)
+        while (await access.describe("events", ["shop.checkout"]))["shop.checkout"].quotas != quotas:
+            pass
 
 
 def test_the_admin_client_names_a_wrong_secret(broker: Kafka, tokens: Tokens) -> None:

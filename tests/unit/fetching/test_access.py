@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from firn.model.errors import AccessDeniedError
+from firn.sasl.scram import Scram
+from firn.sasl.tokens import TokenClient
 from firn_spark.worker.fetching.access import Access
-from firn_spark.worker.fetching.sasl.scram import Scram
-from firn_spark.worker.fetching.sasl.tokens import TokenClient
 from tests.servers.kafka import certificates
 
 ADDRESSES = {

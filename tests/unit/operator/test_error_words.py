@@ -13,7 +13,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
 from firn_operator.adapters.iceberg.catalog_errors import translated
-from firn_operator.adapters.kafka import Brokers, ProfileClients
+from firn_operator.adapters.kafka.topics import Brokers, ProfileClients
 
 
 def refused(cause: str | Exception) -> sql_errors.DBAPIError:

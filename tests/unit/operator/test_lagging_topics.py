@@ -6,7 +6,7 @@ import pytest
 
 from firn.model.jobs import KafkaConnection
 from firn_controllers.ports import FleetState
-from firn_operator.adapters.kafka import Brokers, KafkaTopics, ProfileClients
+from firn_operator.adapters.kafka.topics import Brokers, KafkaTopics, ProfileClients
 
 
 def partition(isrs: list[int], leader: int = 1) -> SimpleNamespace:

@@ -9,7 +9,7 @@ import pytest
 from firn.model.errors import UnavailableError
 from firn.model.jobs import KafkaConnection
 from firn_controllers.ports import FleetState
-from firn_operator.adapters.kafka import Brokers, KafkaTopics
+from firn_operator.adapters.kafka.topics import Brokers, KafkaTopics
 from firn_spark.kafka.admin import Kafka
 from tests.unit.fetching import broker
 from tests.unit.fetching.broker import Broker

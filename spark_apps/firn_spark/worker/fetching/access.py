@@ -6,14 +6,12 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from firn.kafka_clients import addresses
 from firn.model.jobs import DirectReads, KafkaConnection, TokenEndpoint
+from firn.sasl.tokens import TokenClient
 from firn_spark.credentials import read_secret
-from firn_spark.worker.fetching.sasl.tokens import TokenClient
 
 GRANT_HINT = "grant the driver's user Describe and Read on the topic, or correct its credentials"
-DEFAULT_PORT = 9092
-_ADDRESS = re.compile(r"(?:\w+://)?(\[[^]]+\]|[^:/]+)(?::(\d+))?")
-"""A server, perhaps behind the name of its protocol, which librdkafka accepts too."""
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
@@ -36,8 +34,7 @@ class Access:
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Return host and port of the bootstrap servers."""
-        matches = (_ADDRESS.fullmatch(text.strip()) for text in self.bootstrap_servers.split(",") if text.strip())
-        return [(match[1].strip("[]"), int(match[2] or DEFAULT_PORT)) for match in matches if match is not None]
+        return addresses(self.bootstrap_servers)
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the context for connections; None for connections without TLS."""

@@ -17,11 +17,11 @@ from firn.model.errors import AccessDeniedError, UnavailableError
 from firn.records.cursor import MalformedError
 from firn.records.message_reader import decode_answer
 from firn.records.message_writer import Fields, encode_request
+from firn.sasl.scram import Scram
 from firn_spark.worker.fetched import Numbers
 from firn_spark.worker.fetching import answers
 from firn_spark.worker.fetching.access import Access
 from firn_spark.worker.fetching.buffers import Buffers
-from firn_spark.worker.fetching.sasl.scram import Scram
 
 CONNECT_SECONDS = 10.0
 ANSWER_BYTES = 1 << 30

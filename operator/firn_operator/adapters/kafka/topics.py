@@ -1,17 +1,15 @@
-"""Kafka's admin side (port `Topics`) with confluent-kafka: one admin client per profile, many reconciles per request."""
+"""Topics of Kafka (port `Topics`) with confluent-kafka: one admin client per profile, many reconciles per request."""
 
 import asyncio
 import difflib
 import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (
-    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -21,30 +19,15 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from firn.kafka_clients import NO_TOPIC, RECONNECT_BACKOFF_MS, connection_settings, kafka_id, refuses_certificate
+from firn.kafka_clients import NO_TOPIC, kafka_id
 from firn.model.conditions import Reason
-from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError, UnavailableError
+from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import KafkaConnection
 from firn_controllers.ports import DELETION_CONFIGS, FleetState, TopicNames, TopicState
-from firn_operator.adapters import secret_files
 from firn_operator.adapters.batches import Batch
+from firn_operator.adapters.kafka.admin import DENIALS, REQUEST_TIMEOUT, ProfileAdmin
 
-REQUEST_TIMEOUT = 10.0
-"""Seconds after which an admin request times out."""
-_PATIENCE = 3.0
-"""Seconds after which a request times out early while no broker accepts a connection."""
-_REST = 3.0
-"""Seconds for which brokers that did not answer get no request, so that a thousand topics do not time out in turn."""
 _BATCH = 200
-_ACCESS = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,
-        KafkaError._SSL,
-    }
-)
 _TOPIC_CONFIGS = (
     "cleanup.policy", "compression.gzip.level", "compression.lz4.level", "compression.type", "compression.zstd.level", "delete.retention.ms",
     "file.delete.delay.ms", "flush.messages", "flush.ms", "follower.replication.throttled.replicas", "index.interval.bytes",
@@ -65,7 +48,6 @@ _SPEC = frozenset(
     }
 )
 _MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-_CLIENT_NOISE = re.compile(r"^\[[^\]]*\]:?\s*|\s*\((?:after \d+ms|\d+ identical).*$", re.DOTALL)
 
 
 LAGGING_SHOWN = 3
@@ -78,19 +60,6 @@ class Brokers:
 
     connection: KafkaConnection
     replication_factor: int = -1
-
-
-def client_settings(connection: KafkaConnection) -> dict[str, Any]:
-    """Return librdkafka's settings for ``connection``. Raises NotReadyError if a secret's file is missing."""
-    purpose = f"Kafka {connection.bootstrap_servers}"
-    return {
-        **connection_settings(connection, lambda path: secret_files.read(path, purpose)),
-        "client.id": "firn",
-        "socket.connection.setup.timeout.ms": 5000,
-        "reconnect.backoff.ms": RECONNECT_BACKOFF_MS,
-        "reconnect.backoff.max.ms": 2000,
-        "log_level": 0,
-    }
 
 
 class KafkaTopics:
@@ -134,18 +103,12 @@ class KafkaTopics:
             clients.close()
 
 
-class ProfileClients:
-    """The admin client of a profile and its batched requests. A changed credential file replaces the client."""
+class ProfileClients(ProfileAdmin):
+    """The admin client of a profile and its batched requests about topics."""
 
     def __init__(self, name: str, brokers: Brokers) -> None:
-        self._name = name
-        self._brokers = brokers
-        self._admin: AdminClient | None = None
-        self._made_with: secret_files.Signature = ()
-        self._trouble: KafkaError | None = None
-        self._all_down = False
-        self._resting_until = 0.0
-        self._resting_for = ""
+        super().__init__(name, brokers.connection)
+        self._replication_factor = brokers.replication_factor
         self.describes: Batch[str, TopicState | None] = Batch(self._describe, _BATCH)
         self.creates: Batch[tuple[str, int, dict[str, str]], None] = Batch(self._create, _BATCH)
         self.grows: Batch[tuple[str, int], None] = Batch(self._grow, _BATCH)
@@ -154,37 +117,18 @@ class ProfileClients:
         self.fleets: Batch[bool, FleetState] = Batch(self._fleet, _BATCH)
         self.listings: Batch[None, TopicNames] = Batch(self._list, _BATCH)
 
-    def admin(self) -> AdminClient:
-        """Return the client, opened again after a secret file changed. Raises UnavailableError during `_REST`."""
-        if time.monotonic() < self._resting_until:
-            raise UnavailableError(self._resting_for, reason=Reason.BROKER_UNREACHABLE)
-        connection = self._brokers.connection
-        now = secret_files.signature(connection.secret_files)
-        if self._admin is None or now != self._made_with:
-            settings = client_settings(connection)
-            try:
-                self._admin = AdminClient(cast(Any, {**settings, "error_cb": self._note}))
-            except KafkaException as error:
-                raise AccessDeniedError(
-                    f"profile {self._name}: the Kafka client rejects its settings: {error.args[0].str()}"
-                ) from error
-            self._made_with = now
-        return self._admin
-
-    def close(self) -> None:
-        """Close the client."""
-        # The error callback makes a cycle of references to the client. If Python's garbage collector destroys the client in
-        # a thread of this client, librdkafka aborts the process. confluent-kafka has no close() for admin clients.
-        if self._admin is not None:
-            self._admin.__exit__(None, None, None)
-            self._admin = None
-
-    def _note(self, trouble: KafkaError) -> None:
-        # Only this callback distinguishes a broker that is down from one that refuses the client: requests just time out.
-        if trouble.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._all_down = True
-        else:
-            self._trouble = trouble
+    def kind(self, code: int, text: str) -> FirnError:
+        """Return the error for one of Kafka's codes, with ``text`` as its first part."""
+        if code in DENIALS:
+            return AccessDeniedError(
+                f"{text}; grant the operator's user Describe, Create, Alter, AlterConfigs, DescribeConfigs and Delete on the topic, or correct"
+                " the profile's credentials"
+            )
+        if code in _SPEC:
+            return InvalidSpecError(f"{text}{_suggestion(text)}", reason=Reason.BAD_TOPIC_CONFIG)
+        if code == KafkaError.INVALID_REPLICATION_FACTOR:
+            return NotReadyError(f"{text}; waiting for more brokers", reason=Reason.BROKER_STARTING)
+        return super().kind(code, text)
 
     async def _describe(self, topics: Sequence[str]) -> Sequence[TopicState | BaseException | None]:
         names = sorted(set(topics))
@@ -231,7 +175,7 @@ class ProfileClients:
             NewTopic(
                 name,
                 num_partitions=partitions,
-                replication_factor=self._brokers.replication_factor,
+                replication_factor=self._replication_factor,
                 config=configs,
             )
             for name, partitions, configs in topics
@@ -316,62 +260,9 @@ class ProfileClients:
         )
         return [answer if isinstance(answer, BaseException) else None for answer in answers]
 
-    async def _answer(self, action: str, awaited: Any, fine: int | None = None) -> Any:
-        """Return the result of ``awaited``, or its error as a value. Returns None if Kafka answers with the code
-        ``fine``."""
-        try:
-            return await self._patiently(awaited)
-        except KafkaException as error:
-            code = error.args[0].code()
-            if code == fine:
-                return None
-            return self._translated(action, error)
-
-    async def _patiently(self, awaited: Any) -> Any:
-        """Return the result of ``awaited``. Times out early while no broker can be reached."""
-        task = asyncio.ensure_future(awaited)
-        started = time.monotonic()
-        self._all_down = False
-        while not (await asyncio.wait({task}, timeout=0.5))[0]:
-            if self._admin is not None:
-                self._admin.poll(0)  # serves the error callback
-            if self._all_down and time.monotonic() - started > _PATIENCE:
-                task.add_done_callback(lambda late: late.cancelled() or late.exception())
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        return task.result()
-
-    def _translated(self, action: str, error: KafkaException) -> FirnError:
-        cause: KafkaError = error.args[0]
-        timed_out = cause.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
-        if timed_out and self._admin is not None:
-            self._admin.poll(0)
-            cause, self._trouble = self._trouble or cause, None
-        subject = f"cannot {action} at {self._brokers.connection.bootstrap_servers} (profile {self._name})"
-        text = _CLIENT_NOISE.sub("", cause.str()) or cause.name()
-        code = KafkaError._SSL if refuses_certificate(text) else cause.code()
-        chained = _kind(code)(f"{subject}: {text}")
-        if timed_out and isinstance(chained, UnavailableError):
-            self._resting_until = time.monotonic() + _REST
-            self._resting_for = f"profile {self._name}: {text}"
-        chained.__cause__ = error
-        return chained
-
 
 def _suggestion(text: str) -> str:
     """Return a question about the config that the brokers do not know, if one has a similar name."""
     unknown = re.search(r"Unknown topic config name: ([a-z0-9.]+)", text)
     similar = difflib.get_close_matches(unknown[1], _TOPIC_CONFIGS, n=1) if unknown else []
     return f"; did you mean {similar[0]}?" if similar else ""
-
-
-def _kind(code: int) -> Callable[[str], FirnError]:
-    if code in _ACCESS:
-        return lambda text: AccessDeniedError(
-            f"{text}; grant the operator's user Describe, Create, Alter, AlterConfigs, DescribeConfigs and Delete on the topic, or correct"
-            " the profile's credentials"
-        )
-    if code in _SPEC:
-        return lambda text: InvalidSpecError(f"{text}{_suggestion(text)}", reason=Reason.BAD_TOPIC_CONFIG)
-    if code == KafkaError.INVALID_REPLICATION_FACTOR:
-        return lambda text: NotReadyError(f"{text}; waiting for more brokers", reason=Reason.BROKER_STARTING)
-    return lambda text: UnavailableError(text, reason=Reason.BROKER_UNREACHABLE)

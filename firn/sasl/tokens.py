@@ -104,7 +104,7 @@ class TokenClient:
 
     def _unavailable(self, cause: str) -> UnavailableError:
         return UnavailableError(
-            f"token endpoint {self.url}: {cause}; check that it is reachable from the pods of the ingestion group",
+            f"token endpoint {self.url}: {cause}; check that the operator and the ingestion groups can reach it",
             reason=Reason.BROKER_UNREACHABLE,
         )
 

@@ -1,0 +1,1 @@
+"""Kafka's admin side: topics, and the access of users."""

@@ -1,1 +1,0 @@
-"""The exchanges that authenticate a connection."""

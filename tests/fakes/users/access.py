@@ -1,0 +1,72 @@
+"""Port `Access` in memory. It passes tests/contract/test_access.py like the adapter."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from firn.model.errors import FirnError, InvalidSpecError
+from firn_controllers.ports import AclRule, PrincipalState
+from tests.fakes.faults import Faults, effect
+
+QUOTAS = frozenset({"producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"})
+"""Kafka's keys of the quotas of a user."""
+Principal = tuple[str, str]
+"""Profile and user."""
+
+
+class FakeAccess:
+    def __init__(self, faults: Faults | None = None) -> None:
+        self.faults = faults or Faults()
+        self.passwords: dict[Principal, str] = {}
+        self.acls: defaultdict[Principal, set[AclRule]] = defaultdict(set)
+        self.denied: defaultdict[Principal, set[AclRule]] = defaultdict(set)
+        """ACLs of administrators, which deny."""
+        self.quotas: defaultdict[Principal, dict[str, float]] = defaultdict(dict)
+        self.problem: dict[str, FirnError] = {}
+        """Profile -> the error of every call."""
+        self.described: list[tuple[str, ...]] = []
+        """Users of each call of describe."""
+
+    async def describe(self, profile: str, users: Sequence[str]) -> Mapping[str, PrincipalState]:
+        self._answer(profile)
+        self.described.append(tuple(users))
+        return {user: self._state((profile, user)) for user in users}
+
+    @effect
+    async def put_credential(self, profile: str, user: str, password: str) -> None:
+        self._answer(profile)
+        self.passwords[profile, user] = password
+        self.faults.log.append(f"put credential {user}")
+
+    @effect
+    async def remove_credential(self, profile: str, user: str) -> None:
+        self._answer(profile)
+        if self.passwords.pop((profile, user), None) is not None:
+            self.faults.log.append(f"remove credential {user}")
+
+    @effect
+    async def change_acls(self, profile: str, user: str, add: frozenset[AclRule], remove: frozenset[AclRule]) -> None:
+        self._answer(profile)
+        live = self.acls[profile, user]
+        if add - live or (remove & (live | add)):
+            self.acls[profile, user] = (live | add) - remove
+            self.faults.log.append(f"change ACLs {user}")
+
+    @effect
+    async def change_quotas(self, profile: str, user: str, quotas: Mapping[str, float | None]) -> None:
+        self._answer(profile)
+        for key in quotas:
+            if key not in QUOTAS:
+                raise InvalidSpecError(f"user {user}: {key} is no quota")
+        live = self.quotas[profile, user]
+        wanted = {key: value for key, value in {**live, **quotas}.items() if value is not None}
+        if wanted != live:
+            self.quotas[profile, user] = wanted
+            self.faults.log.append(f"change quotas {user}")
+
+    def _state(self, principal: Principal) -> PrincipalState:
+        acls, quotas = self.acls.get(principal, set()), self.quotas.get(principal, {})
+        return PrincipalState(frozenset(acls), dict(quotas), principal in self.passwords)
+
+    def _answer(self, profile: str) -> None:
+        if profile in self.problem:
+            raise self.problem[profile]
