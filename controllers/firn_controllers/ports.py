@@ -158,6 +158,27 @@ class Access(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class UserRef:
+    """A TopicUser as the owner of its Secret, in whose namespace it is."""
+
+    name: str
+    uid: str
+
+
+class ClientSecrets(Protocol):
+    """Secrets with the connection of a TopicUser. No method reads the content of a Secret."""
+
+    async def write(
+        self, namespace: str, name: str, owner: UserRef, data: Mapping[str, str], expected_uid: str | None
+    ) -> str:
+        """Create or update the Secret, and return its uid. ``expected_uid`` is the result of the call before, if any.
+
+        Keys that other clients added stay. A Secret that ``owner`` does not own stays as it is: the call raises ConflictError.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class TableState:
     """An Iceberg table after `Tables.ensure`: its identity, and the changes of the call."""
 

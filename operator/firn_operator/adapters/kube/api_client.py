@@ -177,6 +177,7 @@ def _retry_after(headers: Mapping[str, str]) -> float:
 PLURALS = {
     ("v1", "ConfigMap"): "configmaps",
     ("v1", "Pod"): "pods",
+    ("v1", "Secret"): "secrets",
     ("v1", "Service"): "services",
     ("v1", "Event"): "events",
     ("apps/v1", "StatefulSet"): "statefulsets",
