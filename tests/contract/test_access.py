@@ -1,8 +1,11 @@
-"""Port `Access`: the fake and the adapter pass the same suite. Clients of Apache Kafka then use what the adapter wrote."""
+"""Port `Access`: the fake passes the same suite as the adapter on Apache Kafka and on a diskless broker.
+
+Clients of Apache Kafka then use the credentials, ACLs and quotas that the adapter wrote."""
 
 import asyncio
 import itertools
 import logging
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -26,9 +29,11 @@ from confluent_kafka.admin import (
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, UnavailableError
 from firn.model.jobs import KafkaConnection
 from firn_controllers.ports import CLUSTER, Access, AclRule, PrincipalState
+from firn_operator.adapters.kafka import access as adapter
 from firn_operator.adapters.kafka.access import KafkaAccess
 from firn_spark.kafka.clients import client_config
 from tests.fakes.users.access import FakeAccess
+from tests.servers.firn_broker import embedded
 from tests.servers.kafka import STRANGER, STRANGER_PASSWORD, Kafka, kafka
 from tests.servers.process import await_true, free_port
 
@@ -55,7 +60,14 @@ def connected() -> Iterator[Connect]:
         yield lambda connection: ports.enter_context(closing(KafkaAccess({PROFILE: connection})))
 
 
-@pytest_asyncio.fixture(params=["fake", "kafka"])
+@pytest.fixture(scope="module")
+def diskless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaConnection]:
+    """Run one diskless broker, which stores access and does not check it."""
+    with embedded(tmp_path_factory.mktemp("diskless") / "data") as broker:
+        yield KafkaConnection(bootstrap_servers=broker.bootstrap)
+
+
+@pytest_asyncio.fixture(params=["fake", "kafka", "diskless"])
 async def subject(request: pytest.FixtureRequest, connected: Connect) -> AsyncIterator[Subject]:
     if request.param == "fake":
         fake = FakeAccess()
@@ -65,9 +77,13 @@ async def subject(request: pytest.FixtureRequest, connected: Connect) -> AsyncIt
             lambda user, rule: rule in fake.denied[PROFILE, user],
         )
         return
-    broker: Kafka = request.getfixturevalue("broker")
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    yield Subject(connected(broker.secure_connection()), lambda *rule: _deny(admin, *rule), _denied(admin))
+    if request.param == "kafka":
+        broker: Kafka = request.getfixturevalue("broker")
+        plain, connection = broker.connection, broker.secure_connection()
+    else:
+        plain = connection = request.getfixturevalue("diskless")
+    admin = AdminClient({"bootstrap.servers": plain.bootstrap_servers})
+    yield Subject(connected(connection), lambda *rule: _deny(admin, *rule), _denied(admin))
 
 
 def _deny(admin: AdminClient, user: str, rule: AclRule) -> None:
@@ -350,6 +366,20 @@ async def test_brokers_that_do_not_answer_are_unavailable_soon(connected: Connec
     assert time.monotonic() - started < 10
     for call in all_calls:
         call.close()
+
+
+@pytest.mark.parametrize("number", range(6))
+async def test_brokers_that_accept_connections_and_do_not_answer_are_unavailable(
+    connected: Connect, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(adapter, "REQUEST_TIMEOUT", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        access = connected(KafkaConnection(bootstrap_servers=f"127.0.0.1:{silent.getsockname()[1]}"))
+        all_calls = calls(access)
+        with pytest.raises(UnavailableError, match="profile classic"):
+            await asyncio.wait_for(all_calls.pop(number), 10)
+        for call in all_calls:
+            call.close()
 
 
 async def test_brokers_without_an_authorizer_have_no_acls(open_broker: Kafka, connected: Connect) -> None:
