@@ -26,12 +26,13 @@ from firn_broker.cluster import processes
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.processes import Supervisor
 from firn_broker.internal.listener import InternalListener
-from firn_broker.log_types import Endpoint, NodeAddress
+from firn_broker.log_types import EXTERNAL, MAIN, Endpoint, NodeAddress
 from firn_broker.maintenance import fsck, recovery
 from firn_broker.metadata_store.downgrade import RELEASES, downgrade
 from firn_broker.metadata_store.postgres.store import PostgresStore
 from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.network.server import Server
+from firn_broker.network.tls import TlsContext
 from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.settings import BrokerSettings, DirectorySettings, Listener, SqliteSettings
 from firn_broker.storage.objects import BucketObjects, DirectoryObjects
@@ -187,6 +188,14 @@ def make_ports(settings: BrokerSettings, clock: Clock, chance: random.Random, *,
     return Ports(metadata_store, objects, clock, chance, decoder, own_check_process=True, registries=registries)
 
 
+def _tls(name: str, listener: Listener) -> TlsContext | None:
+    if listener.tls is None:
+        return None
+    return TlsContext(
+        name or listener.name, listener.tls, certificates_only=listener.authentication == ("Certificate",)
+    )
+
+
 async def _serve(settings: BrokerSettings) -> int:
     stop = asyncio.Event()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -197,16 +206,19 @@ async def _serve(settings: BrokerSettings) -> int:
     broker = Broker(make_ports(settings, SystemClock(), random.Random()), settings)
     server = Server(settings.connections)
     # Bind before joining: a broker that cannot listen must not become a node.
-    host, port = await server.bind(*_address(settings.listener.bind))
-    inside, outside = _advertised(settings.listener, (host, port)), None
-    if settings.external is not None:
-        bound = await server.bind(*_address(settings.external.bind), external=True)
-        outside = _advertised(settings.external, bound)
+    bound: dict[str, tuple[str, int]] = {}
+    places: dict[str, Endpoint] = {}
+    for name, listener in settings.named_listeners().items():
+        bound[name] = await server.bind(*_address(listener.bind), broker.entrance(name, listener), _tls(name, listener))
+        places[name] = _advertised(listener, bound[name])
+    host, port = bound[MAIN]
     internal = None
     if settings.internal is not None:
-        listener = InternalListener(broker.metadata_store.log, Path(settings.internal.token_file))
-        internal = await listener.bind(*_address(settings.internal.bind))
-    starting = asyncio.create_task(broker.start(NodeAddress(*inside, settings.zone, outside), api_table.routes(broker)))
+        for_drivers = InternalListener(broker.metadata_store.log, Path(settings.internal.token_file))
+        internal = await for_drivers.bind(*_address(settings.internal.bind))
+    others = {name: place for name, place in places.items() if name not in (MAIN, EXTERNAL)}
+    address = NodeAddress(*places[MAIN], settings.zone, places.get(EXTERNAL), others)
+    starting = asyncio.create_task(broker.start(address, api_table.routes(broker)))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():

@@ -51,6 +51,8 @@ from firn_broker.apis import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
 )
 from firn_broker.broker import Broker
@@ -133,6 +135,7 @@ APIS: Sequence[Api] = (
     _decoded(sync_group, requests.SyncGroupRequest, sync_group.handle, reads=False, outage=InOutage.HANDLER),
     _decoded(describe_groups, requests.DescribeGroupsRequest, describe_groups.handle, reads=True, outage=InOutage.HANDLER),
     _decoded(list_groups, requests.ListGroupsRequest, list_groups.handle, reads=True, outage=InOutage.HANDLER),
+    _decoded(sasl_handshake, requests.SaslHandshakeRequest, sasl_handshake.handle, reads=True, outage=InOutage.UNAFFECTED),
     _raw(api_versions, api_versions.handle, reads=True, outage=InOutage.UNAFFECTED),
     _decoded(create_topics, requests.CreateTopicsRequest, create_topics.handle, reads=False, outage=outage.create_topics),
     _decoded(delete_topics, requests.DeleteTopicsRequest, delete_topics.handle, reads=False, outage=outage.delete_topics),
@@ -153,6 +156,9 @@ APIS: Sequence[Api] = (
     _decoded(alter_configs, requests.AlterConfigsRequest, alter_configs.handle, reads=False, outage=outage.alter_configs),
     _decoded(
         describe_log_dirs, requests.DescribeLogDirsRequest, describe_log_dirs.handle, reads=True, outage=outage.describe_log_dirs
+    ),
+    _decoded(
+        sasl_authenticate, requests.SaslAuthenticateRequest, sasl_authenticate.handle, reads=False, outage=InOutage.UNAFFECTED
     ),
     _decoded(
         create_partitions, requests.CreatePartitionsRequest, create_partitions.handle, reads=False,

@@ -1,8 +1,9 @@
 """The broker: its parts, composed from its ports, and its background tasks. The handlers of APIs work with it."""
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
@@ -13,9 +14,13 @@ from firn.event_loop import follow_stalls
 from firn.model.clock import Clock
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
+from firn_broker.access.admissions import Proofs, admission
 from firn_broker.access.audit import Audit
 from firn_broker.access.authorizer import Authorizer
 from firn_broker.access.directory import AccessDirectory
+from firn_broker.access.mechanisms.jwks import key_set
+from firn_broker.access.mechanisms.scram import Credentials
+from firn_broker.access.mechanisms.tokens import TokenVerifier
 from firn_broker.access_types import ResourceType
 from firn_broker.cluster.guarded_store import GuardedStore
 from firn_broker.cluster.identifiers import Identifiers
@@ -37,8 +42,9 @@ from firn_broker.maintenance.orphans import OrphanSweep
 from firn_broker.maintenance.retention import Maintenance
 from firn_broker.network.budget import Budget
 from firn_broker.network.router import Client, Route, Router
+from firn_broker.network.server import Entrance
 from firn_broker.ports import MetadataStore, ObjectStore, SubjectLookup
-from firn_broker.settings import BrokerSettings, DirectorySettings
+from firn_broker.settings import BrokerSettings, DirectorySettings, Listener
 from firn_broker.storage.put_budget import BUCKET_PUTS, DIRECTORY_PUTS, PutBudget
 from firn_broker.topics.configs import TopicConfigs
 from firn_broker.topics.creation import TopicCreator
@@ -92,6 +98,13 @@ class Broker:
         self.access = AccessDirectory(store.access)
         self.audit = Audit(ports.clock)
         self.authorizer = Authorizer(self.access, settings.authorization, self.audit)
+        self._passwords = ThreadPoolExecutor(1, thread_name_prefix="passwords")
+        self._keys = None if settings.oauth is None else key_set(settings.oauth)
+        self._proofs = Proofs(
+            Credentials(lambda key: self.access.credential(*key), secrets.token_bytes(32)),
+            self._passwords,
+            None if settings.oauth is None or self._keys is None else TokenVerifier(settings.oauth, self._keys),
+        )
         self.configs = TopicConfigs(settings.topics.configs)
         self.topics = TopicCreator(
             store.topics,
@@ -201,16 +214,20 @@ class Broker:
         """List all live brokers, this one included."""
         return self.membership.nodes
 
+    def entrance(self, name: str, listener: Listener) -> Entrance:
+        """Return what the connections of a listener have in common. Raises InvalidSpecError."""
+        way = admission(listener, self._proofs, self.settings.connections.session_seconds)
+        return Entrance(name, way, self.audit.failed)
+
     def endpoints(self, client: Client) -> Sequence[tuple[Node, Endpoint]]:
         """List the brokers that this client can reach, with their addresses at the listener that the client uses.
 
         A broker that redirects its clients does not name itself, and the others do not name it: librdkafka 2.16 loses a
         request to a broker that a later answer does not name."""
-        external = client.external
         return [
             (node, endpoint)
-            for node in self.membership.reachable(external=external)
-            if (endpoint := node.address.endpoint(external=external)) is not None
+            for node in self.membership.reachable(client.listener)
+            if (endpoint := node.address.endpoint(client.listener)) is not None
         ]
 
     def note_change(self, client: Client, change: str, type: ResourceType, name: str) -> None:
@@ -256,6 +273,9 @@ class Broker:
         for task in self._background:
             task.cancel()
         await asyncio.wait(self._background, timeout=STOP_SECONDS)
+        self._passwords.shutdown(wait=False)
+        if self._keys is not None:
+            self._keys.close()
         self.checks.close()
         self.value_checks.close()
         self.registries.close()

@@ -3,6 +3,7 @@
 Ranges of offsets name their first and last offset. Times are milliseconds since 1970. Sizes are bytes.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -77,19 +78,26 @@ class Endpoint(NamedTuple):
     port: int
 
 
+MAIN, EXTERNAL = "", "external"
+"""Names of the first listener and of the external one in `NodeAddress`. Others have their names of the settings."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """The address of a broker, its zone ("" if unknown), and its address at the external listener (None without
-    one)."""
+    """The address of a broker, its zone ("" if unknown), and its addresses at the external listener (None without one) and
+    at others."""
 
     host: str
     port: int
     zone: str = ""
     external: Endpoint | None = None
+    others: Mapping[str, Endpoint] = field(default_factory=dict)
 
-    def endpoint(self, *, external: bool) -> Endpoint | None:
-        """Return the address for clients of the external or the internal listener."""
-        return self.external if external else Endpoint(self.host, self.port)
+    def endpoint(self, listener: str = MAIN) -> Endpoint | None:
+        """Return the address for clients of a listener; None if the broker does not have it."""
+        if listener == MAIN:
+            return Endpoint(self.host, self.port)
+        return self.external if listener == EXTERNAL else self.others.get(listener)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +109,13 @@ class Node:
 
     @classmethod
     def from_columns(
-        cls, id: int, host: str, port: int, zone: str, external_host: str | None, external_port: int | None
+        cls, id: int, host: str, port: int, zone: str, external: tuple[str | None, int | None], others: str | None
     ) -> "Node":
-        """Create a node from the columns of a metadata store."""
-        external = None if external_host is None or external_port is None else Endpoint(external_host, external_port)
-        return cls(id, NodeAddress(host, port, zone, external))
+        """Create a node from the columns of a metadata store. ``others`` is a JSON object: {name: [host, port]}."""
+        host_outside, port_outside = external
+        outside = None if host_outside is None or port_outside is None else Endpoint(host_outside, port_outside)
+        named = {name: Endpoint(*place) for name, place in json.loads(others or "{}").items()}
+        return cls(id, NodeAddress(host, port, zone, outside, named))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,24 @@ AUDIT_OMITTED = Counter(
     "firn_broker_audit_omitted_total",
     "Events without a line in the audit log, because it had as many lines as it may have within a minute",
 )
+UNAUTHENTICATED = Gauge(
+    "firn_broker_unauthenticated_connections", "Open connections whose clients have not authenticated yet"
+)
+REFUSED_HANDSHAKES = Counter(
+    "firn_broker_refused_handshakes_total",
+    "Connections that the broker closed because their clients had not authenticated, by reason: address (too many from one), oldest"
+    " (too many in all), slow (connections.authenticationSeconds)",
+    ["reason"],
+)
+FAILED_HANDSHAKES = Counter("firn_broker_failed_tls_handshakes_total", "Connections that ended in their TLS handshake")
+AUTHENTICATIONS = Counter(
+    "firn_broker_authentications_total",
+    "Ends of SASL exchanges, by mechanism and result: succeeded or failed",
+    ["mechanism", "result"],
+)
+CERTIFICATE_EXPIRY = Gauge(
+    "firn_broker_certificate_expiry_seconds", "Seconds until the certificate of a listener expires", ["listener"]
+)
 BYTES_IN = Counter("firn_broker_received_bytes_total", "Bytes of requests")
 BYTES_OUT = Counter("firn_broker_sent_bytes_total", "Bytes of responses")
 PRODUCED_RECORDS = Counter("firn_broker_produced_records_total", "Records that were assigned an offset")

@@ -110,6 +110,21 @@ class ConnectionSettings(Settings):
     max_connections: int = Field(default=10_000, ge=1)
     """Largest number of open connections. The broker closes further ones at once. One address cannot open the last eighth of
     them."""
+    authentication_seconds: float = Field(default=10, gt=0)
+    """Seconds after which the broker closes a connection whose client has not authenticated."""
+    unauthenticated_bytes: int = Field(default=64 * 1024, ge=4096)
+    """Largest size in bytes of a request before its client has authenticated."""
+    max_unauthenticated: int = Field(default=1_000, ge=1)
+    """Largest number of connections whose clients have not authenticated yet. For a further one, the broker closes the oldest
+    of them."""
+    max_unauthenticated_per_address: int = Field(default=100, ge=1)
+    """Largest number of such connections from one address. The broker closes further ones at once."""
+    session_seconds: float = Field(default=0, ge=0)
+    """Seconds after which a client has to authenticate again (``connections.max.reauth.ms``, KIP-368). 0 sets no limit. A token
+    always sets one."""
+    failure_seconds: float = Field(default=0.1, ge=0)
+    """Seconds by which the broker delays the answer to a failed authentication
+    (``connection.failed.authentication.delay.ms``)."""
 
 
 class TopicSettings(Settings):
@@ -183,6 +198,25 @@ class MaintenanceSettings(Settings):
     is the only copy of its records."""
 
 
+Authentication = Literal["ScramSha256", "ScramSha512", "Plain", "OAuth", "Certificate"]
+"""Ways in which clients of a listener authenticate."""
+
+
+class TlsSettings(Settings):
+    """TLS of a listener. The broker reads changed files within seconds, for new connections."""
+
+    cert_file: str
+    """File with the certificate of the broker and its intermediate CAs (PEM)."""
+    key_file: str
+    """File with the private key (PEM)."""
+    client_ca_file: str = ""
+    """File with the CAs of the clients' certificates (PEM). Default: the broker asks for no certificate."""
+    min_version: Literal["1.2", "1.3"] = "1.2"
+    """The lowest version of TLS."""
+    principal_rules: tuple[str, ...] = ("DEFAULT",)
+    """Rules that make the name of the principal from the subject of a certificate (``ssl.principal.mapping.rules``)."""
+
+
 class Listener(Settings):
     """A listener for clients. Clients connect to ``advertised``, which must lead to this broker."""
 
@@ -192,6 +226,18 @@ class Listener(Settings):
     """Address to bind, as HOST:PORT."""
     advertised: str = ""
     """Address that clients connect to, as HOST:PORT. Default: the bound address."""
+    tls: TlsSettings | None = None
+    """TLS of the listener. Default: not encrypted."""
+    authentication: tuple[Authentication, ...] = ()
+    """How clients have to authenticate; one of these is enough. Default: they need not, and are ``User:ANONYMOUS``."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if "Plain" in self.authentication and self.tls is None:
+            raise ValueError("authentication: Plain sends passwords in clear text; set tls, or remove Plain")
+        if "Certificate" in self.authentication and (self.tls is None or not self.tls.client_ca_file):
+            raise ValueError("authentication: Certificate needs tls.clientCaFile")
+        return self
 
 
 class AuthorizationSettings(Settings):
@@ -345,6 +391,9 @@ class BrokerSettings(Settings):
     external: Listener | None = None
     """A second listener, for clients that reach the brokers at other addresses. Clients get the addresses of the listener
     that they use, for all brokers. Default: none."""
+    listeners: dict[str, Listener] = {}
+    """Further listeners by name, for example one with TLS beside one without while clients move. Clients get the addresses of the
+    listener that they use."""
     authorization: AuthorizationSettings = AuthorizationSettings()
     """The rights of clients."""
     internal: InternalSettings | None = None
@@ -385,6 +434,25 @@ class BrokerSettings(Settings):
                 "internal: other processes cannot read objects in a directory; remove internal, or use a bucket"
             )
         return self
+
+    @model_validator(mode="after")
+    def _issuer(self) -> Self:
+        for name, listener in self.named_listeners().items():
+            if "OAuth" in listener.authentication and self.oauth is None:
+                raise ValueError(f"listener {name or listener.name}: authentication has OAuth; set oauth to the issuer")
+        return self
+
+    @model_validator(mode="after")
+    def _names_of_listeners(self) -> Self:
+        for name in self.listeners:
+            if name == "external" or not re.fullmatch("[a-z][a-z0-9]*", name):
+                raise ValueError(f"listeners: {name!r} is not possible as a name; choose a-z and 0-9, and not external")
+        return self
+
+    def named_listeners(self) -> dict[str, Listener]:
+        """Return all listeners for clients, by their names in `NodeAddress`."""
+        external = {} if self.external is None else {"external": self.external}
+        return {"": self.listener, **external, **self.listeners}
 
 
 def embedded(directory: Path, environment: Mapping[str, str]) -> BrokerSettings:

@@ -13,7 +13,7 @@ from typing import Any
 import re2
 
 from firn.model.errors import InvalidSpecError
-from firn_broker.access.exchange import AuthenticationError
+from firn_broker.access.mechanisms.exchange import AuthenticationError
 
 Subject = Sequence[Sequence[tuple[str, str]]]
 """The subject of a certificate, as `ssl.SSLSocket.getpeercert` returns it."""

@@ -10,7 +10,7 @@ from collections import Counter
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
-from firn_broker.access.scram import DIGESTS, credential
+from firn_broker.access.mechanisms.scram import DIGESTS, credential
 from firn_broker.access_types import (
     CLUSTER_NAME,
     CredentialKey,

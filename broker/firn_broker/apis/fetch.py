@@ -125,7 +125,7 @@ async def _results(
     answers: list[FetchResult] = []
     topics: dict[str | UUID, tuple[Topic | None, ErrorCode]] = {}
     decisions = broker.authorizer.version
-    nearer = broker.membership.nearer(request.rack, external=call.client.external)
+    nearer = broker.membership.nearer(request.rack, call.client.listener)
     for number, (key, requested) in enumerate(wanted.items(), 1):
         if not number % AT_ONCE:
             await asyncio.sleep(0)

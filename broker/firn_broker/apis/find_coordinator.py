@@ -52,7 +52,7 @@ def _coordinator(
     if error:
         return _refused(key, error, message)
     node = shard_coordinator(broker.groups.shard(key)) if broker.live_nodes() else None
-    endpoint = None if node is None else node.address.endpoint(external=client.external)
+    endpoint = None if node is None else node.address.endpoint(client.listener)
     if node is None or endpoint is None:
         return _refused(key, ErrorCode.coordinator_not_available, None)
     return {

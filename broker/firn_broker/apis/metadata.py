@@ -52,10 +52,10 @@ async def handle(broker: Broker, request: MetadataRequest, call: Call) -> Fields
     """List the live brokers and the requested topics."""
     requested = request.topics
     nodes = broker.endpoints(call.client)
-    external = call.client.external
+    listener = call.client.listener
     near = Near(
-        tuple(node.id for node in broker.membership.near(call.client.zone, external=external)),
-        broker.membership.zones(external=external),
+        tuple(node.id for node in broker.membership.near(call.client.zone, listener)),
+        broker.membership.zones(listener),
     )
     if requested is None or (call.version == 0 and not requested):
         try:

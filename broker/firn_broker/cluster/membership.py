@@ -14,7 +14,7 @@ import structlog
 from crc32c import crc32c
 
 from firn.model.errors import FencedError, UnavailableError
-from firn_broker.log_types import Lease, Node, NodeAddress, NodeLease, Partition
+from firn_broker.log_types import MAIN, Lease, Node, NodeAddress, NodeLease, Partition
 from firn_broker.ports import NodeStore
 
 log = structlog.get_logger()
@@ -171,36 +171,36 @@ class Membership:
         """List the nodes to which clients are sent."""
         return [node for node in self.nodes if node.id != self.lease.node] if self.redirects else self.nodes
 
-    def reachable(self, *, external: bool) -> Sequence[Node]:
-        """List the nodes that clients of this listener can reach: while a fleet gets an external listener, some nodes
-        have none yet."""
+    def reachable(self, listener: str = MAIN) -> Sequence[Node]:
+        """List the nodes that clients of this listener can reach: while a fleet gets a listener, some nodes do not have it
+        yet."""
         for nodes in (self.serving, self.nodes):
-            if with_endpoint := [node for node in nodes if node.address.endpoint(external=external) is not None]:
+            if with_endpoint := [node for node in nodes if node.address.endpoint(listener) is not None]:
                 return with_endpoint
         return ()
 
-    def leader(self, partition: Partition, zone: str, *, external: bool = False) -> Node:
+    def leader(self, partition: Partition, zone: str, listener: str = MAIN) -> Node:
         """Choose the leader of ``partition`` for clients in ``zone``."""
-        return leader(self.near(zone, external=external), partition)
+        return leader(self.near(zone, listener), partition)
 
-    def near(self, zone: str, *, external: bool) -> Sequence[Node]:
+    def near(self, zone: str, listener: str = MAIN) -> Sequence[Node]:
         """List the nodes for clients in ``zone``: those of the zone, or all if it has none."""
-        nodes = self.reachable(external=external)
+        nodes = self.reachable(listener)
         return [node for node in nodes if node.address.zone == zone] or nodes
 
-    def zones(self, *, external: bool) -> tuple[tuple[int, ...], ...]:
+    def zones(self, listener: str = MAIN) -> tuple[tuple[int, ...], ...]:
         """List the ids of the nodes that clients of this listener can reach, by zone, without nodes of no zone."""
         by_zone: dict[str, list[int]] = {}
-        for node in self.reachable(external=external):
+        for node in self.reachable(listener):
             if node.address.zone:
                 by_zone.setdefault(node.address.zone, []).append(node.id)
         return tuple(map(tuple, by_zone.values()))
 
-    def nearer(self, rack: str, *, external: bool) -> tuple[int, ...]:
+    def nearer(self, rack: str, listener: str = MAIN) -> tuple[int, ...]:
         """List the ids of the nodes in a consumer's rack, if this node is in another zone (KIP-392)."""
         if not rack or rack == self._address.zone:
             return ()
-        return tuple(node.id for node in self.reachable(external=external) if node.address.zone == rack)
+        return tuple(node.id for node in self.reachable(listener) if node.address.zone == rack)
 
     def shard_coordinator(self, shard: int) -> Node:
         """Choose the node that coordinates the groups of ``shard``: the same one for all zones."""

@@ -46,6 +46,9 @@ def environments(settings: BrokerSettings, count: int) -> list[dict[str, str]]:
     places = {"LISTENER__BIND": settings.listener.bind, "LISTENER__ADVERTISED": settings.listener.advertised}
     if settings.external is not None:
         places |= {"EXTERNAL__BIND": settings.external.bind, "EXTERNAL__ADVERTISED": settings.external.advertised}
+    for name, listener in settings.listeners.items():
+        places[f"LISTENERS__{name}__BIND"] = listener.bind
+        places[f"LISTENERS__{name}__ADVERTISED"] = listener.advertised
     if settings.internal is not None:
         places["INTERNAL__BIND"] = settings.internal.bind
     places["METRICS_LISTEN"] = settings.metrics_listen

@@ -11,15 +11,18 @@ from firn.records.cursor import MalformedError
 from firn.records.message_reader import decode
 from firn.records.message_writer import Fields, pieces
 from firn_broker import metrics
+from firn_broker.access.session import OPEN, Session
 from firn_broker.access_types import Caller
+from firn_broker.log_types import MAIN
 from firn_broker.network.budget import Budget, Counted
 from firn_broker.wire import headers
 from firn_broker.wire.headers import RequestHeader
 
 log = structlog.get_logger()
 
-
-ANONYMOUS = "User:ANONYMOUS"
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+_BEFORE_AUTHENTICATION = frozenset({headers.API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
+"""Keys of the APIs that a client may use before it has authenticated."""
 
 
 @dataclass(slots=True)
@@ -29,10 +32,10 @@ class Client:
     peer: str
     id: str = ""
     software: str = ""
-    principal: str = ANONYMOUS
-    """The authenticated principal, as Kafka writes it. No client can authenticate yet."""
-    external: bool = False
-    """True if the client uses the external listener. The broker gives it the addresses of that listener."""
+    session: Session = field(default_factory=lambda: Session(OPEN))
+    """The authentication of the client."""
+    listener: str = MAIN
+    """The listener that the client uses. The broker gives it the addresses of that listener."""
     produce_order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by one produce request at a time, in the order of their arrival, until its batches are buffered."""
     budget: Budget | None = None
@@ -42,6 +45,8 @@ class Client:
     on_close: Callable[[], None] | None = None
     """Called once when the connection ends."""
     closed: bool = False
+    closing: bool = False
+    """True if the connection has to be closed after the next answer."""
     repeatable: "Repeatable | None" = None
     """The last request, if its handler can answer a repetition."""
     awaited: dict[tuple[str, int, int], tuple[int, int, int]] = field(default_factory=dict)
@@ -62,6 +67,11 @@ class Client:
         if self.repeatable is not None:
             self.repeatable.release()
             self.repeatable = None
+
+    @property
+    def principal(self) -> str:
+        """Return the authenticated principal, as Kafka writes it."""
+        return self.session.principal
 
     @property
     def address(self) -> str:
@@ -165,9 +175,9 @@ class Router:
         if not low <= header.version <= high and header.api != headers.API_VERSIONS:
             raise MalformedError(f"{route.name} version {header.version} is not served here")
         call = Call(header, frame, client)
-        # Authorization belongs here: before authentication only the APIs that authenticate, after it what the principal
-        # may do.
         started = asyncio.get_running_loop().time()
+        if header.api not in _BEFORE_AUTHENTICATION and (refusal := client.session.refusal(started)) is not None:
+            raise MalformedError(f"{route.name} is refused: {refusal}")
         try:
             if route.raw is not None:
                 body = await route.raw(call)

@@ -12,6 +12,8 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,8 +22,13 @@ import structlog
 from firn.records.cursor import MalformedError
 from firn.records.message_reader import REQUEST_LIMIT
 from firn_broker import metrics
+from firn_broker.access.mechanisms.exchange import AuthenticationError
+from firn_broker.access.session import OPEN, Admission, Session
+from firn_broker.log_types import MAIN
 from firn_broker.network.budget import SHARES, Budget, Counted, Share, release_answer
+from firn_broker.network.handshakes import Place, Places
 from firn_broker.network.router import Buffers, Client, Router
+from firn_broker.network.tls import BACKLOG, TlsContext, TlsServer, bound_sockets
 from firn_broker.settings import ConnectionSettings
 from firn_broker.storage.memory import uncleared
 from firn_broker.wire import headers
@@ -57,14 +64,38 @@ _Reply = tuple[_Work, int, int]
 """A received request: its answer to come, its size in bytes, and how many of them count towards the budget."""
 
 
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """The common part of all connections of a listener."""
+
+    listener: str = MAIN
+    """The name of the listener, as in `NodeAddress`."""
+    admission: Admission = OPEN
+    """How clients authenticate."""
+    rejected: Callable[[str, str, str], None] = lambda address, mechanism, reason: None
+    """Called with the address of a client whose certificate has no principal, the mechanism and the reason."""
+
+
+PLAIN = Entrance()
+"""The entrance of a listener without TLS and authentication."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """The connection of one client."""
 
     def __init__(
-        self, router: Router, budget: Budget, settings: ConnectionSettings, server: "Server", *, external: bool
+        self,
+        router: Router,
+        budget: Budget,
+        settings: ConnectionSettings,
+        server: "Server",
+        entrance: Entrance,
+        place: Place | None = None,
     ) -> None:
         self._router = router
-        self._external = external
+        self._entrance = entrance
+        self._place = place
+        """The place of the connection until its client has authenticated."""
         self._budget = budget
         self._settings = settings
         self._server = server
@@ -109,10 +140,10 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.client = Client(
             peer=f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer),
-            external=self._external,
+            listener=self._entrance.listener,
             budget=self._budget,
         )
-        if not self._server.admit(self):
+        if not self._identify() or not self._server.admit(self) or not self._take_place():
             self._lost = True
             transport.abort()
             return
@@ -122,6 +153,32 @@ class Connection(asyncio.BufferedProtocol):
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._writer = asyncio.create_task(self._write())
         self._writer.add_done_callback(self._ended)
+
+    def _identify(self) -> bool:
+        """Begin the session. Return False if the client has a certificate without a principal."""
+        certificate = self._transport.get_extra_info("peercert")
+        try:
+            self.client.session = Session(self._entrance.admission, certificate["subject"] if certificate else None)
+        except AuthenticationError as error:
+            self._entrance.rejected(self.client.address, "certificate", error.reason)
+            return False
+        return True
+
+    def _take_place(self) -> bool:
+        """Take a place until the client has authenticated. Return False if its address has too many."""
+        if self.client.session.authenticated:
+            self._leave_place()
+            return True
+        self._place = self._place or self._server.places.take(self.client.address, self._active)
+        if self._place is None:
+            return False
+        self._place.close = self._transport.abort
+        return True
+
+    def _leave_place(self) -> None:
+        if self._place is not None:
+            self._place.leave()
+            self._place = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the unfilled part of the buffer."""
@@ -146,9 +203,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         # Checked before the rest arrives, so that bytes that are not Kafka's protocol end the connection at once.
         size = int.from_bytes(self._prefix[:SIZE], "big", signed=True)
-        limit = self._settings.max_request_bytes
+        limit = self._settings.max_request_bytes if self._place is None else self._settings.unauthenticated_bytes
         if not 8 <= size <= limit:
-            self._refuse("size", f"a request has {size} bytes; it must have 8 to {limit} (connections.maxRequestBytes)")
+            setting = "maxRequestBytes" if self._place is None else "unauthenticatedBytes"
+            self._refuse("size", f"a request has {size} bytes; it must have 8 to {limit} (connections.{setting})")
         elif self._filled == PREFIX:
             produces = self._prefix[SIZE] == 0 and self._prefix[SIZE + 1] == PRODUCE
             if size > REQUEST_LIMIT and not produces:
@@ -168,6 +226,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the memory of the connection and its arriving request, and its place in line."""
         self._lost = True
+        self._leave_place()
         self.client.close()
         self._budget.cancel(self._granted)
         if self._counts:
@@ -224,6 +283,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._transport.is_closing():
             return
+        if self._place is not None and now - self._place.begun > settings.authentication_seconds:
+            metrics.REFUSED_HANDSHAKES.labels("slow").inc()
+            why = f"did not authenticate within {settings.authentication_seconds} s (connections.authenticationSeconds)"
+            log.info("connection closed", peer=self.client.peer, client=self.client.id, reason=f"the client {why}")
+            self._transport.abort()
+            return
         if not self._writable.is_set():
             left = self._transport.get_write_buffer_size()
             if self._unsent - left >= max(SMALL, settings.min_bytes_per_second * (now - self._moved)):
@@ -277,7 +342,8 @@ class Connection(asyncio.BufferedProtocol):
         produce = frame[0] == 0 and frame[1] == PRODUCE
         earlier = [task for task in self._running if not task.done()]
         task: _Work | None = None
-        if self.client.repeatable is not None and not earlier:
+        # The router sees no repetition, so the session is checked here.
+        if self.client.repeatable is not None and not earlier and self.client.session.refusal(self._active) is None:
             task = self.client.repeatable.again(frame, lambda: asyncio.create_task(self._serve(frame, ())))
         direct = task is not None and self._requests == 1
         if task is None:
@@ -343,7 +409,7 @@ class Connection(asyncio.BufferedProtocol):
             finally:
                 self._finish(task, size, counted)
         if not self._lost:
-            self._transport.close()
+            self._close()
         # After a disconnect, requests that change something run to completion. Their memory is released as they end.
         while not self._replies.empty():
             if (reply := self._replies.get_nowait()) is not None:
@@ -381,6 +447,18 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.writelines([size.to_bytes(4, "big"), *buffers])
         self._sending = buffers.share if isinstance(buffers, Counted) else None
         self._unsent, self._moved = size, self._active
+        if self.client.closing:
+            # close() sends the answer first. A client that does not read it is closed like any other.
+            self._pause("closing")
+            self._close()
+        elif self._place is not None and self.client.session.authenticated:
+            self._leave_place()
+
+    def _close(self) -> None:
+        """Send what is buffered, then close."""
+        # uvloop raises RuntimeError if TLS has ended already.
+        with suppress(RuntimeError):
+            self._transport.close()
 
     def _refuse(self, reason: str, message: str) -> None:
         metrics.MALFORMED.labels(reason).inc()
@@ -412,23 +490,41 @@ class Server:
         self._connections: set[Connection] = set()
         self._addresses: Counter[str] = Counter()
         """Connections of each address."""
+        self.places = Places(settings)
+        """Connections whose clients have not authenticated yet."""
         self._servers: list[asyncio.Server] = []
+        self._tls_servers: list[TlsServer] = []
+        self._contexts: list[TlsContext] = []
         self._checking: asyncio.TimerHandle | None = None
         self._check_seconds = min(
-            CHECK_SECONDS, settings.arrival_seconds / 2, settings.drain_seconds / 2, settings.idle_seconds / 2
+            CHECK_SECONDS,
+            settings.arrival_seconds / 2,
+            settings.drain_seconds / 2,
+            settings.idle_seconds / 2,
+            settings.authentication_seconds / 2,
         )
 
-    def protocol(self, *, external: bool = False) -> Connection:
+    def protocol(self, entrance: Entrance = PLAIN, place: Place | None = None) -> Connection:
         """Create the connection of a new client."""
-        return Connection(self._router, self._budget, self._settings, self, external=external)
+        return Connection(self._router, self._budget, self._settings, self, entrance, place)
 
-    async def bind(self, host: str, port: int, *, external: bool = False) -> tuple[str, int]:
+    async def bind(
+        self, host: str, port: int, entrance: Entrance = PLAIN, tls: TlsContext | None = None
+    ) -> tuple[str, int]:
         """Bind a listener and return its address; `accept` starts to serve."""
-        server = await asyncio.get_running_loop().create_server(
-            partial(self.protocol, external=external), host, port, backlog=1024, start_serving=False
-        )
-        self._servers.append(server)
-        name = server.sockets[0].getsockname()
+        make = partial(self.protocol, entrance)
+        if tls is None:
+            server = await asyncio.get_running_loop().create_server(
+                make, host, port, backlog=BACKLOG, start_serving=False
+            )
+            self._servers.append(server)
+            name = server.sockets[0].getsockname()
+        else:
+            self._contexts.append(tls)
+            sockets = await bound_sockets(host, port)
+            seconds = self._settings.authentication_seconds
+            self._tls_servers += [TlsServer(each, tls, self.places, make, seconds) for each in sockets]
+            name = sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
     async def accept(self, router: Router) -> None:
@@ -439,6 +535,8 @@ class Server:
         self._check_connections()
         for server in self._servers:
             await server.start_serving()
+        for tls_server in self._tls_servers:
+            tls_server.start()
 
     def _check_connections(self) -> None:
         """Check all timeouts with one timer, which costs less than a timer for each request."""
@@ -446,6 +544,8 @@ class Server:
         now = loop.time()
         for connection in list(self._connections):
             connection.check_timeouts(now)
+        for context in self._contexts:
+            context.refresh()
         self._checking = loop.call_later(self._check_seconds, self._check_connections)
 
     def admit(self, connection: Connection) -> bool:
@@ -479,6 +579,8 @@ class Server:
         ends long polls."""
         for server in self._servers:
             server.close()
+        for tls_server in self._tls_servers:
+            tls_server.close()
         connections = list(self._connections)
         for connection in connections:
             connection.stop()

@@ -188,6 +188,16 @@ class ListGroupsRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class SaslHandshakeRequest:
+    mechanism: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaslAuthenticateRequest:
+    auth_bytes: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ApiVersionsRequest:
     client_software_name: str = ""
     """Since version 3."""

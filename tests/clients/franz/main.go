@@ -45,7 +45,7 @@ func main() {
 }
 
 func prove(ctx context.Context, bootstrap, topic string) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap))
+	client, err := connected(bootstrap)
 	if err != nil {
 		return err
 	}
@@ -107,8 +107,7 @@ func prove(ctx context.Context, bootstrap, topic string) error {
 
 // produce sends records with keys, headers and null values, and returns their number.
 func produce(ctx context.Context, bootstrap, topic, name string, codec kgo.CompressionCodec) (int, error) {
-	client, err := kgo.NewClient(
-		kgo.SeedBrokers(bootstrap), kgo.DefaultProduceTopic(topic), kgo.ProducerBatchCompression(codec),
+	client, err := connected(bootstrap, kgo.DefaultProduceTopic(topic), kgo.ProducerBatchCompression(codec),
 		kgo.ProducerLinger(5*time.Millisecond),
 	)
 	if err != nil {
@@ -136,8 +135,7 @@ func value(name string, number int) []byte {
 
 // consume reads the given number of records as the only member of a group with the topic's name, and commits exactly these records.
 func consume(ctx context.Context, bootstrap, topic string, count int) error {
-	client, err := kgo.NewClient(
-		kgo.SeedBrokers(bootstrap), kgo.ConsumerGroup(topic), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(),
+	client, err := connected(bootstrap, kgo.ConsumerGroup(topic), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(500*time.Millisecond),
 	)
 	if err != nil {
@@ -180,8 +178,7 @@ func share(ctx context.Context, bootstrap, topic string) error {
 				owned <- total
 			}
 		}
-		client, err := kgo.NewClient(
-			kgo.SeedBrokers(bootstrap), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.InstanceID(instance),
+		client, err := connected(bootstrap, kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.InstanceID(instance),
 			kgo.HeartbeatInterval(200*time.Millisecond), kgo.OnPartitionsAssigned(changed(1)),
 			kgo.OnPartitionsRevoked(changed(-1)), kgo.OnPartitionsLost(changed(-1)),
 		)
@@ -283,8 +280,7 @@ func large(ctx context.Context, bootstrap string, admin *kadm.Client, topic stri
 	if _, err := admin.CreateTopic(ctx, 1, -1, map[string]*string{"max.message.bytes": &size}, topic); err != nil {
 		return err
 	}
-	client, err := kgo.NewClient(
-		kgo.SeedBrokers(bootstrap), kgo.ConsumeTopics(topic), kgo.DefaultProduceTopic(topic),
+	client, err := connected(bootstrap, kgo.ConsumeTopics(topic), kgo.DefaultProduceTopic(topic),
 		kgo.ProducerBatchMaxBytes(2<<20), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 	)
 	if err != nil {
@@ -309,7 +305,7 @@ func large(ctx context.Context, bootstrap string, admin *kadm.Client, topic stri
 func transact(ctx context.Context, bootstrap string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.TransactionalID("t"))
+	client, err := connected(bootstrap, kgo.TransactionalID("t"))
 	if err != nil {
 		return err
 	}

@@ -67,6 +67,15 @@ class NodeContract(StoreContract):
         assert [node.id for node in nodes][:1] == [0]
         assert (await store.nodes.renew(first, TTL))[1].address == NodeAddress("b", 2, "z")
 
+    async def test_a_node_has_the_listeners_with_which_it_joined_last(self, store: MetadataStore) -> None:
+        others = {"secure": Endpoint("a", 9093), "partners": Endpoint("b.example", 9095)}
+        lease = await store.nodes.join(NodeAddress("a", 1, others=others), TTL, 3)
+        (node,) = await store.nodes.renew(lease, TTL)
+        assert node.address == NodeAddress("a", 1, others=others)
+        again = await store.nodes.join(NodeAddress("a", 1, others={"secure": Endpoint("a", 9999)}), TTL, 3)
+        (node,) = await store.nodes.renew(again, TTL)
+        assert node.address.others == {"secure": Endpoint("a", 9999)}
+
     async def test_a_node_has_an_external_address(self, store: MetadataStore) -> None:
         outside = NodeAddress("a", 1, "z", Endpoint("a.example", 31000))
         lease = await store.nodes.join(outside, TTL, 3)

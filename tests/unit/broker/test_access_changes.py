@@ -17,7 +17,9 @@ AUTHORIZATION = {"type": "Acl", "super_users": ["User:admin"]}
 
 
 def client(asked: Asked, principal: str) -> Asked:
-    return Asked(asked.broker, Client("10.0.0.1:1", "test", principal=principal))
+    signed_in = Client("10.0.0.1:1", "test")
+    signed_in.session.principal = principal
+    return Asked(asked.broker, signed_in)
 
 
 async def end_of_log(asked: Asked) -> ErrorCode:

@@ -136,6 +136,8 @@ TABLE: dict[str, Row] = {
     "DescribeGroups": row([on_group(DESCRIBE)], denied=[NO_GROUP], groups=(GROUP,), include_authorized_operations=True),
     "ListGroups": row([on_group(DESCRIBE)], [on_cluster(DESCRIBE)]),
     "ApiVersions": row(client_software_name="test", client_software_version="1"),
+    "SaslHandshake": row(denied=[ErrorCode.illegal_sasl_state], mechanism="PLAIN"),
+    "SaslAuthenticate": row(denied=[ErrorCode.illegal_sasl_state], auth_bytes=b"x"),
     "CreateTopics": row(
         [on_topic(Operation.CREATE, NEW)], [on_cluster(Operation.CREATE)], denied=[NO_TOPIC], validate_only=False,
         topics=[{"name": NEW, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}],

@@ -64,7 +64,7 @@ class Pool:
         if "UPDATE node" in sql or "INSERT INTO grp_offset" in sql:
             return [(1,)]
         if "SELECT id, host" in sql:
-            return [(0, "h", 1, "", None, None)]
+            return [(0, "h", 1, "", None, None, None)]
         if "UPDATE lease" in sql:
             return []
         self.reads += 1

@@ -8,7 +8,7 @@ import pytest
 
 from firn_broker.cluster import membership as module
 from firn_broker.cluster.membership import Membership
-from firn_broker.log_types import Endpoint, Node, NodeAddress, NodeLease, Partition
+from firn_broker.log_types import EXTERNAL, Endpoint, Node, NodeAddress, NodeLease, Partition
 from firn_broker.metadata_store.sqlite.database import Inline
 from firn_broker.metadata_store.sqlite.nodes import SqliteNodes
 from firn_broker.metadata_store.sqlite.store import SqliteStore
@@ -63,7 +63,7 @@ async def test_the_only_external_broker_keeps_its_clients() -> None:
     brokers = membership("", "")
     brokers.nodes = [replace(brokers.nodes[0], address=NodeAddress("h", 1, "", Endpoint("out", 1))), brokers.nodes[1]]
     brokers.until = 0
-    assert {brokers.leader(partition, "", external=True).id for partition in PARTITIONS} == {0}
+    assert {brokers.leader(partition, "", EXTERNAL).id for partition in PARTITIONS} == {0}
     assert {brokers.leader(partition, "").id for partition in PARTITIONS} == {1}
 
 

@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from firn_broker import api_table
 from firn_broker.network import server
 from firn_broker.network.router import Route
-from firn_broker.network.server import Connection, Server
+from firn_broker.network.server import PLAIN, Connection, Entrance, Server
 from firn_broker.settings import ConnectionSettings
 from firn_broker.wire import headers
 from tests.fakes.virtual_time import run
@@ -103,9 +103,10 @@ def frame(routes: list[Route], chance: Random) -> bytes:
     return struct.pack(">i", size) + bytes(data)
 
 
-async def send(listener: Server, data: bytes) -> None:
-    """Send a frame through a new connection, in pieces that fit its buffer, and wait for the end of the connection."""
-    connection: Connection = listener.protocol()
+async def send(listener: Server, data: bytes, entrance: Entrance = PLAIN) -> int:
+    """Send frames through a new connection, in pieces that fit its buffer, wait for the end of the connection, and return the
+    number of answers."""
+    connection: Connection = listener.protocol(entrance)
     transport = Transport()
     connection.connection_made(transport)
     rest = memoryview(data)
@@ -123,6 +124,7 @@ async def send(listener: Server, data: bytes) -> None:
     connection.check_timeouts(asyncio.get_running_loop().time())
     await asyncio.wait((connection.writer,), timeout=30 * 86400)
     assert connection.writer.done(), data.hex()
+    return transport.answers
 
 
 def rss() -> int:

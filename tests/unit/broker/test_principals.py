@@ -5,7 +5,7 @@ import time
 import pytest
 
 from firn.model.errors import InvalidSpecError
-from firn_broker.access.exchange import AuthenticationError
+from firn_broker.access.mechanisms.exchange import AuthenticationError
 from firn_broker.access.principals import MOST_NAME, MOST_RULES, PrincipalRules, Subject, distinguished_name
 
 

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from firn_broker.access import plain, scram
-from firn_broker.access.exchange import AuthenticationError, Exchange, Step
-from firn_broker.access.plain import PlainExchange
-from firn_broker.access.scram import DIGESTS, Credentials, ScramExchange, credential
+from firn_broker.access.mechanisms import plain, scram
+from firn_broker.access.mechanisms.exchange import AuthenticationError, Exchange, Step
+from firn_broker.access.mechanisms.plain import PlainExchange
+from firn_broker.access.mechanisms.scram import DIGESTS, Credentials, ScramExchange, credential
 from firn_broker.access_types import CredentialKey, ScramCredential, ScramMechanism
 
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512
@@ -342,7 +342,7 @@ async def test_an_unknown_user_costs_the_hash_of_a_password(monkeypatch: pytest.
         hashed.append((digest, iterations))
         return bytes(64)
 
-    monkeypatch.setattr("firn_broker.access.plain.hashlib.pbkdf2_hmac", counted)
+    monkeypatch.setattr("firn_broker.access.mechanisms.plain.hashlib.pbkdf2_hmac", counted)
     with ThreadPoolExecutor(1) as executor:
         for user in ("shop.checkout", "shop.nobody"):
             with pytest.raises(AuthenticationError):

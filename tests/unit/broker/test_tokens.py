@@ -27,9 +27,9 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from pydantic import ValidationError
 
 from firn.model.errors import UnavailableError
-from firn_broker.access.exchange import AuthenticationError, Step
-from firn_broker.access.jwks import PAUSE_SECONDS, KeySet, key_set, parsed
-from firn_broker.access.tokens import MOST_BYTES, MOST_LIFETIME, MOST_TOKEN, TokenExchange, TokenVerifier
+from firn_broker.access.mechanisms.exchange import AuthenticationError, Step
+from firn_broker.access.mechanisms.jwks import PAUSE_SECONDS, KeySet, key_set, parsed
+from firn_broker.access.mechanisms.tokens import MOST_BYTES, MOST_LIFETIME, MOST_TOKEN, TokenExchange, TokenVerifier
 from firn_broker.settings import OauthSettings
 
 SETTINGS = OauthSettings(issuer="https://issuer.example", audience="firn-broker", jwks_file="unused")

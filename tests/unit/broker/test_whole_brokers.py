@@ -14,7 +14,7 @@ from firn.model.errors import UnavailableError
 from firn.records import record_batch
 from firn.records.cursor import MalformedError
 from firn_broker import api_table
-from firn_broker.log_types import Endpoint
+from firn_broker.log_types import EXTERNAL, Endpoint
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import raw
 from tests.unit.broker.whole import Asked, Shared, broker, create
@@ -83,7 +83,7 @@ def test_every_advertised_version_gets_an_answer_or_an_error_code() -> None:
 COMMON: dict[str, Any] = {
     "timeout": _seconds(1), "max_wait": _seconds(0), "session_timeout": _seconds(10), "rebalance_timeout": _seconds(10),
     "transaction_timeout": _seconds(0), "retention_time": _seconds(0), "group_id": "g", "member_id": "", "protocol_type": "consumer",
-    "key": "g", "name": "t", "acks": -1,
+    "key": "g", "name": "t", "acks": -1, "mechanism": "PLAIN",
 }  # fmt: skip
 GIVEN: dict[int, dict[str, Any]] = {3: {"topics": []}, 1: {"rack_id": ""}}
 
@@ -206,7 +206,7 @@ def test_a_client_gets_the_addresses_of_its_listener() -> None:
         async with broker(shared, 1, address) as first, broker(shared, 2, other_address):
             await asyncio.sleep(3)
             assert await addresses(first) == [{("127.0.0.1", 9093), ("127.0.0.1", 9094)}] * 3
-            first.client.external = True
+            first.client.listener = EXTERNAL
             assert await addresses(first) == [{address, other_address}] * 3
 
     run(story())
@@ -221,7 +221,7 @@ def test_an_external_client_is_sent_only_to_external_brokers() -> None:
         async with broker(shared, 1, Endpoint("a.example", 31000)) as first, broker(shared, 2):
             await asyncio.sleep(3)
             await create(first, "t", partitions=50)
-            first.client.external = True
+            first.client.listener = EXTERNAL
             metadata = await first.ask(3, 12, topics=None, allow_auto_topic_creation=False)
             own = first.broker.membership.lease.node
             assert [(node.node_id, node.host) for node in metadata.brokers] == [(own, "a.example")]

@@ -114,7 +114,16 @@ def _fields(schema: Any) -> list[tuple[Any, Any]]:
     return [(field, nested_entity(hints[field.name])) for field in dataclasses.fields(schema)]
 
 
-_NOTHING: dict[str, Any] = {"bool": False, "int8": 0, "int16": 0, "int32": 0, "int64": 0, "uuid": None, "string": None}
+_NOTHING: dict[str, Any] = {
+    "bool": False,
+    "int8": 0,
+    "int16": 0,
+    "int32": 0,
+    "int64": 0,
+    "uuid": None,
+    "string": None,
+    "bytes": b"",
+}
 
 
 def nested_entity(hint: Any) -> Any:

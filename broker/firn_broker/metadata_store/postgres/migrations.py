@@ -133,6 +133,10 @@ SCRIPTS = (
     CREATE TABLE quota(entity text COLLATE "C" NOT NULL, name text NOT NULL, value float8 NOT NULL, PRIMARY KEY(entity, name));
     CREATE TABLE access_change(version bigint PRIMARY KEY, kind int NOT NULL, key text NOT NULL, mark text NOT NULL);
     """,
+    """
+    CREATE TABLE node_listener(node int NOT NULL, node_epoch bigint NOT NULL, name text COLLATE "C" NOT NULL, host text NOT NULL,
+      port int NOT NULL, PRIMARY KEY(node, node_epoch, name));
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 

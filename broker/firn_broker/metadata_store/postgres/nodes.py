@@ -40,6 +40,9 @@ class PostgresNodes:
                     " external_port = $7, ttl_ms = $5 RETURNING epoch",
                     node, address.host, address.port, address.zone, ttl_ms, *(address.external or (None, None)),
                 )  # fmt: skip
+                await db.execute("DELETE FROM node_listener WHERE node = $1", node)
+                for name, place in address.others.items():
+                    await db.execute("INSERT INTO node_listener VALUES ($1, $2, $3, $4, $5)", node, epoch, name, *place)
                 lease = NodeLease(node, epoch)
                 await db.execute("SELECT raise_counter($1, 0)", lease.commits)
                 await db.execute("DELETE FROM counter WHERE name = $1", f"{COMMITS}{node}/{epoch - KEPT_EPOCHS}")
@@ -71,10 +74,11 @@ class PostgresNodes:
             lane=database.lanes.lease,
         )
         rows = await database.rows(
-            "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > now_ms() ORDER BY id",
+            "SELECT id, host, port, zone, external_host, external_port, (SELECT json_object_agg(name, json_build_array(l.host, l.port))::text"
+            " FROM node_listener l WHERE l.node = id AND l.node_epoch = epoch) FROM node WHERE expires_ms > now_ms() ORDER BY id",
             lane=database.lanes.lease,
         )
-        return [Node.from_columns(*row) for row in rows]
+        return [Node.from_columns(row[0], row[1], row[2], row[3], (row[4], row[5]), row[6]) for row in rows]
 
     async def leave(self, lease: NodeLease) -> None:
         await self._database.rows(

@@ -84,6 +84,10 @@ MIGRATIONS = (
     CREATE TABLE quota(entity TEXT NOT NULL, name TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY(entity, name)) WITHOUT ROWID;
     CREATE TABLE access_change(version INTEGER PRIMARY KEY, kind INTEGER NOT NULL, key TEXT NOT NULL, mark TEXT NOT NULL);
     """,
+    """
+    CREATE TABLE node_listener(node INTEGER NOT NULL, node_epoch INTEGER NOT NULL, name TEXT NOT NULL, host TEXT NOT NULL,
+      port INTEGER NOT NULL, PRIMARY KEY(node, node_epoch, name)) WITHOUT ROWID;
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 

@@ -42,6 +42,11 @@ class SqliteNodes:
                 "INSERT OR REPLACE INTO node VALUES (?,?,?,?,?,?,?,?,?)",
                 (node, epoch, address.host, address.port, address.zone, now + ttl_ms, *external, ttl_ms),
             )
+            database.connection.execute("DELETE FROM node_listener WHERE node=?", (node,))
+            database.connection.executemany(
+                "INSERT INTO node_listener VALUES (?,?,?,?,?)",
+                [(node, epoch, name, *place) for name, place in address.others.items()],
+            )
             lease = NodeLease(node, epoch)
             database.raise_counter(lease.commits, 0)
             database.connection.execute("DELETE FROM counter WHERE name=?", (f"{COMMITS}{node}/{epoch - KEPT_EPOCHS}",))
@@ -62,10 +67,11 @@ class SqliteNodes:
                 raise FencedError(f"another broker process holds the lease of node {lease.node} with a newer epoch")
             database.connection.execute("UPDATE node SET expires_ms=?1+ttl_ms WHERE expires_ms > ?1+ttl_ms", (now,))
             rows = database.connection.execute(
-                "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > ? ORDER BY id",
+                "SELECT id, host, port, zone, external_host, external_port, (SELECT json_group_object(name, json_array(l.host, l.port))"
+                " FROM node_listener l WHERE l.node=id AND l.node_epoch=epoch) FROM node WHERE expires_ms > ? ORDER BY id",
                 (now,),
             )
-            return [Node.from_columns(*row) for row in rows]
+            return [Node.from_columns(row[0], row[1], row[2], row[3], (row[4], row[5]), row[6]) for row in rows]
 
         return await database.run(work)
 

@@ -9,8 +9,8 @@ import hmac
 import re
 from concurrent.futures import Executor
 
-from firn_broker.access.exchange import AuthenticationError, Step
-from firn_broker.access.scram import DIGESTS, Credentials, shown, stored_key, wrong
+from firn_broker.access.mechanisms.exchange import AuthenticationError, Step
+from firn_broker.access.mechanisms.scram import DIGESTS, Credentials, shown, stored_key, wrong
 from firn_broker.access_types import CredentialKey, ScramMechanism
 
 NAME = "PLAIN"
@@ -21,7 +21,7 @@ _CONTROL, _SURROGATE = re.compile(r"[\x00-\x1f\x7f-\x9f]"), re.compile(r"[\ud800
 
 
 class PlainExchange:
-    """Authenticates one client. Implements `firn_broker.access.exchange.Exchange`."""
+    """Authenticates one client. Implements `firn_broker.access.mechanisms.exchange.Exchange`."""
 
     def __init__(self, credentials: Credentials, executor: Executor) -> None:
         """Hash passwords in ``executor``: 4,096 iterations take milliseconds, in which the event loop serves other clients."""

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from firn_broker.access.exchange import AuthenticationError, Step
+from firn_broker.access.mechanisms.exchange import AuthenticationError, Step
 from firn_broker.access_types import CredentialKey, ScramCredential, ScramMechanism
 
 MECHANISMS: Mapping[str, ScramMechanism] = {
@@ -94,7 +94,7 @@ class _Challenge:
 
 
 class ScramExchange:
-    """Authenticates one client. Implements `firn_broker.access.exchange.Exchange`."""
+    """Authenticates one client. Implements `firn_broker.access.mechanisms.exchange.Exchange`."""
 
     def __init__(
         self, mechanism: ScramMechanism, credentials: Credentials, nonce: Callable[[], str] = secrets.token_urlsafe

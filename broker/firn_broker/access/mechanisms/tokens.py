@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import jwt
 
-from firn_broker.access.exchange import AuthenticationError, Step
-from firn_broker.access.jwks import KeySet
+from firn_broker.access.mechanisms.exchange import AuthenticationError, Step
+from firn_broker.access.mechanisms.jwks import KeySet
 from firn_broker.settings import OauthSettings
 
 NAME = "OAUTHBEARER"
@@ -109,7 +109,7 @@ class TokenVerifier:
 
 
 class TokenExchange:
-    """Authenticates one client. Implements `firn_broker.access.exchange.Exchange`."""
+    """Authenticates one client. Implements `firn_broker.access.mechanisms.exchange.Exchange`."""
 
     def __init__(self, verifier: TokenVerifier) -> None:
         self._verifier = verifier

@@ -1,0 +1,173 @@
+"""Clients that authenticate at a listener with TLS, and clients that may not.
+
+The broker has a second listener without TLS, at which the tests administer it."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jwt
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialUpsertion,
+)
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
+
+from tests.authority import Authority
+from tests.integration.broker.admins import admin
+from tests.integration.broker.secure_clients import CLIENTS, OAUTH, Login, Run
+from tests.servers.firn_broker import FirnBroker, embedded
+from tests.servers.process import await_true, free_port
+
+USER, PASSWORD = "shop.checkout.a", "correct horse, =battery"
+ISSUER, AUDIENCE = "https://kubernetes.default.svc", "firn-broker"
+MECHANISMS = ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", OAUTH, "certificate"]
+PRINCIPALS = {f"User:{USER}", "User:shop.checkout"}
+
+
+@dataclass(frozen=True)
+class Secure:
+    """A broker with a listener that authenticates its clients."""
+
+    broker: FirnBroker
+    bootstrap: str
+    authority: Authority
+    key: rsa.RSAPrivateKey
+    """Signs the tokens of ServiceAccounts."""
+
+    def login(self, mechanism: str, user: str = USER, password: str = PASSWORD) -> Login:
+        if mechanism == "certificate":
+            pair = self.authority.issue("shop.checkout", file=f"client-{time.monotonic_ns()}")
+            return Login(self.bootstrap, self.authority.file, pair=pair)
+        if mechanism == OAUTH:
+            password = self.token()
+        return Login(self.bootstrap, self.authority.file, mechanism, user, password)
+
+    def token(self, **claims: object) -> str:
+        """Return a token of the ServiceAccount ``checkout`` of the namespace ``shop``."""
+        stated = {
+            "iss": ISSUER, "aud": [AUDIENCE], "sub": "system:serviceaccount:shop:checkout", "iat": int(time.time()),
+            "exp": int(time.time()) + 600,
+        }  # fmt: skip
+        return jwt.encode(stated | claims, self.key, "RS256", headers={"kid": "one"})
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    directory = tmp_path_factory.mktemp("secure")
+    authority, port, key = Authority(directory), free_port(), rsa.generate_private_key(65537, 2048)
+    pair = authority.issue("broker", "127.0.0.1", "localhost")
+    keys = directory / "keys.json"
+    keys.write_text(json.dumps({"keys": [RSAAlgorithm.to_jwk(key.public_key(), as_dict=True) | {"kid": "one"}]}))
+    tls = {
+        "certFile": str(pair.certificate), "keyFile": str(pair.key), "clientCaFile": str(authority.file),
+        "principalRules": ["RULE:^CN=(.*)$/$1/"],
+    }  # fmt: skip
+    listener = {
+        "bind": f"127.0.0.1:{port}", "tls": tls,
+        "authentication": ["ScramSha512", "ScramSha256", "Plain", "OAuth", "Certificate"],
+    }  # fmt: skip
+    settings = {
+        "LISTENERS": {"secure": listener},
+        "OAUTH": {"issuer": ISSUER, "audience": AUDIENCE, "jwksFile": str(keys), "kubernetes": True},
+        "AUTHORIZATION": {"type": "Acl", "superUsers": ["User:ANONYMOUS"]},
+        "GROUPS__INITIAL_REBALANCE_MS": 100,
+    }
+    environment = {f"FIRN_BROKER_{name}": json.dumps(value) for name, value in settings.items()}
+    with embedded(directory / "data", **environment) as broker:
+        for mechanism in (ScramMechanism.SCRAM_SHA_512, ScramMechanism.SCRAM_SHA_256):
+            put_password(broker, USER, PASSWORD, mechanism)
+        allow(broker, PRINCIPALS, "topic-", ResourceType.TOPIC)
+        allow(broker, PRINCIPALS, "topic-", ResourceType.GROUP)
+        yield Secure(broker, f"127.0.0.1:{port}", authority, key)
+
+
+def put_password(
+    broker: FirnBroker, user: str, password: str, mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512
+) -> None:
+    put: list[UserScramCredentialAlteration] = [
+        UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
+    ]
+    for future in admin(broker).alter_user_scram_credentials(put).values():
+        future.result(30)
+
+
+def allow(broker: FirnBroker, principals: set[str], prefix: str, type: ResourceType) -> None:
+    """Allow everything on the resources whose names begin with the prefix."""
+    acls = [
+        AclBinding(
+            type, prefix, ResourcePatternType.PREFIXED, principal, "*", AclOperation.ALL, AclPermissionType.ALLOW
+        )
+        for principal in principals
+    ]
+    for future in admin(broker).create_acls(acls).values():
+        future.result(30)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("client", list(CLIENTS.values()), ids=list(CLIENTS))
+def test_a_client_that_authenticates_produces_and_consumes(
+    secure: Secure, client: Run, mechanism: str, name: str, tmp_path: Path
+) -> None:
+    client(secure.login(mechanism), name, tmp_path)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"])
+@pytest.mark.parametrize(("user", "password"), [(USER, "wrong"), ("nobody", PASSWORD)])
+def test_a_wrong_password_or_user_is_refused(secure: Secure, mechanism: str, user: str, password: str) -> None:
+    assert "the broker does not accept" in errors_of(secure.login(mechanism, user, password))
+    lines = audit(secure, "authentication failed")
+    assert any(user in str(line["reason"]) and line["mechanism"] == mechanism for line in lines)
+    assert PASSWORD not in secure.broker.log.read_text()
+
+
+@pytest.mark.parametrize("claims", [{"exp": 1}, {"aud": ["https://kubernetes.default.svc"]}, {"iss": "https://other"}])
+def test_a_token_that_is_not_for_the_broker_is_refused(secure: Secure, claims: dict[str, object]) -> None:
+    token = secure.token(**claims)
+    errors = errors_of(Login(secure.bootstrap, secure.authority.file, OAUTH, password=token))
+    assert "the broker does not accept the token" in errors
+    assert token not in secure.broker.log.read_text()
+
+
+def test_a_client_may_use_only_what_acls_allow_and_denials_are_in_the_audit_log(secure: Secure) -> None:
+    producer = Producer(secure.login("SCRAM-SHA-512").librdkafka() | {"message.timeout.ms": 10_000})
+    errors: list[KafkaError | None] = []
+    producer.produce("private", b"v", on_delivery=lambda error, _: errors.append(error))
+    producer.flush(30)
+    assert [error and error.code() for error in errors] == [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+    assert "private" not in producer.list_topics(timeout=30).topics
+    (line,) = [line for line in audit(secure, "access denied") if line["resource"] == "Topic:private"][:1]
+    assert (line["principal"], line["address"]) == (f"User:{USER}", "127.0.0.1")
+
+
+def errors_of(login: Login) -> str:
+    """Return the errors of a client that cannot connect."""
+    errors: list[str] = []
+    producer = Producer(login.librdkafka() | {"error_cb": lambda error: errors.append(str(error))})
+    with pytest.raises(KafkaException):
+        producer.list_topics(timeout=2)
+    producer.poll(0)
+    return "; ".join(errors)
+
+
+def audit(secure: Secure, event: str) -> Sequence[dict[str, object]]:
+    """Return the lines of the audit log about an event, as soon as there are some."""
+
+    def lines() -> list[dict[str, object]]:
+        parsed = [json.loads(line) for line in secure.broker.log.read_text().splitlines() if line.startswith("{")]
+        return [line for line in parsed if line.get("audit") and line["event"] == event]
+
+    await_true(f"audit log: {event}", lambda: bool(lines()))
+    return lines()

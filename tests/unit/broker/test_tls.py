@@ -1,0 +1,224 @@
+"""TLS of a listener: certificates that change, certificates of clients, and clients that stop in their handshake."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from firn.model.errors import InvalidSpecError
+from firn_broker.access.principals import PrincipalRules
+from firn_broker.access.session import Admission
+from firn_broker.network.server import Entrance, Server
+from firn_broker.network.tls import TlsContext
+from firn_broker.settings import ConnectionSettings, TlsSettings
+from tests.authority import Authority, Pair
+from tests.unit.broker.connections import OTHER, Router, answers, closed, request
+
+
+class Listener:
+    """A TLS listener on the loopback address."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = Authority(directory)
+        self.pair = self.authority.issue("broker", "127.0.0.1")
+        self.settings = TlsSettings(cert_file=str(self.pair.certificate), key_file=str(self.pair.key))
+        self.entrance = Entrance()
+        self.connections = ConnectionSettings()
+        self.certificates_only = False
+        self.router = Router()
+        self.server: Server
+        self.port = 0
+
+    def asks_for_certificates(self) -> None:
+        self.settings = self.settings.model_copy(update={"client_ca_file": str(self.authority.file)})
+        self.entrance = Entrance(admission=Admission(certificates=PrincipalRules(("RULE:^CN=(.*)$/$1/",))))
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["Listener"]:
+        self.server = Server(self.connections)
+        context = TlsContext("SECURE", self.settings, certificates_only=self.certificates_only)
+        _, self.port = await self.server.bind("127.0.0.1", 0, self.entrance, context)
+        await self.server.accept(self.router)  # type: ignore[arg-type]
+        try:
+            yield self
+        finally:
+            await self.server.stop(1, lambda: None)
+
+    async def connect(
+        self, pair: Pair | None = None, **versions: ssl.TLSVersion
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        context = ssl.create_default_context(cafile=str(self.authority.file))
+        for name, version in versions.items():
+            setattr(context, name, version)
+        if pair is not None:
+            context.load_cert_chain(pair.certificate, pair.key)
+        return await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
+
+    async def ask(self, pair: Pair | None) -> None:
+        """Connect and send a request. With TLS 1.3, a client learns of a refusal only after its handshake."""
+        reader, writer = await self.connect(pair)
+        writer.write(request(OTHER, 1))
+        await answers(reader, 1)
+
+    async def places(self, count: int) -> None:
+        async with asyncio.timeout(30):
+            while len(self.server.places) != count:
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture(
+    scope="module", params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"]
+)
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    """The broker runs on uvloop, whose TLS is another implementation."""
+    policy: asyncio.AbstractEventLoopPolicy = request.param()
+    return policy
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Listener:
+    return Listener(tmp_path)
+
+
+def _serial(writer: asyncio.StreamWriter) -> str:
+    certificate = writer.get_extra_info("ssl_object").getpeercert()
+    return str(certificate["serialNumber"])
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_requests_are_answered_over_tls(listener: Listener, version: ssl.TLSVersion) -> None:
+    async with listener.serving():
+        reader, writer = await listener.connect(minimum_version=version, maximum_version=version)
+        writer.write(request(OTHER, 1) + request(OTHER, 2, size=100_000))
+        assert await answers(reader, 2) == [1, 2]
+        writer.close()
+
+
+async def test_a_lower_version_than_the_lowest_is_refused(listener: Listener) -> None:
+    listener.settings = listener.settings.model_copy(update={"min_version": "1.3"})
+    async with listener.serving():
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await listener.connect(maximum_version=ssl.TLSVersion.TLSv1_2)
+        await listener.places(0)
+
+
+async def test_bytes_that_are_not_tls_end_the_connection(listener: Listener) -> None:
+    async with listener.serving():
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(request(OTHER, 1))
+        async with asyncio.timeout(30):
+            # A TLS alert may come before the end.
+            await reader.read()
+        await listener.places(0)
+        assert not listener.router.begun
+
+
+async def test_a_new_certificate_serves_new_connections_and_old_ones_go_on(listener: Listener) -> None:
+    async with listener.serving():
+        reader, writer = await listener.connect()
+        old = _serial(writer)
+        listener.authority.issue("broker", "127.0.0.1")
+        async with asyncio.timeout(30):
+            while True:
+                _, other = await listener.connect()
+                new = _serial(other)
+                other.close()
+                if new != old:
+                    break
+                await asyncio.sleep(0.05)
+        writer.write(request(OTHER, 1))
+        assert await answers(reader, 1) == [1]
+        writer.close()
+
+
+def test_a_certificate_without_its_key_keeps_the_old_one(listener: Listener) -> None:
+    context = TlsContext("SECURE", listener.settings)
+    first = context.context
+    key = listener.pair.key.read_bytes()
+    listener.authority.issue("broker", "127.0.0.1")
+    new_key = listener.pair.key.read_bytes()
+    listener.pair.key.write_bytes(key)
+    context.refresh()
+    assert context.context is first
+    listener.pair.key.write_bytes(new_key)
+    context.refresh()
+    assert context.context is not first
+
+
+def test_a_missing_certificate_is_an_error_that_names_its_file(listener: Listener) -> None:
+    listener.pair.certificate.unlink()
+    with pytest.raises(InvalidSpecError, match=r"listener SECURE: cannot load .*broker\.crt"):
+        TlsContext("SECURE", listener.settings)
+
+
+async def test_the_certificate_of_a_client_gives_its_principal(listener: Listener) -> None:
+    listener.asks_for_certificates()
+    async with listener.serving():
+        reader, writer = await listener.connect(listener.authority.issue("shop.checkout"))
+        writer.write(request(OTHER, 1))
+        assert await answers(reader, 1) == [1]
+        (connection,) = listener.server._connections
+        assert connection.client.principal == "User:shop.checkout"
+        await listener.places(0)
+        writer.close()
+
+
+@pytest.mark.parametrize("kind", ["expired", "of another authority", "none"])
+async def test_a_client_without_a_valid_certificate_sends_no_request(
+    listener: Listener, tmp_path: Path, kind: str
+) -> None:
+    listener.asks_for_certificates()
+    listener.certificates_only = True
+    pair = None
+    if kind == "expired":
+        pair = listener.authority.issue("client", days=-1)
+    elif kind == "of another authority":
+        pair = Authority(tmp_path, "other").issue("client")
+    async with listener.serving():
+        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+            await listener.ask(pair)
+        await listener.places(0)
+        assert not listener.router.begun
+
+
+async def test_clients_that_stop_in_their_handshake_are_closed(listener: Listener) -> None:
+    listener.connections = ConnectionSettings(authentication_seconds=0.2)
+    async with listener.serving():
+        stopped = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(20)]
+        # The first bytes of a ClientHello.
+        for _, writer in stopped[:10]:
+            writer.write(bytes.fromhex("16030101000100"))
+        for reader, _ in stopped:
+            async with asyncio.timeout(30):
+                await reader.read()
+        await listener.places(0)
+
+
+async def test_an_address_has_few_places_before_authentication(listener: Listener) -> None:
+    listener.connections = ConnectionSettings(max_unauthenticated_per_address=5)
+    async with listener.serving():
+        stopped = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(5)]
+        await listener.places(5)
+        reader, _ = await asyncio.open_connection("127.0.0.1", listener.port)
+        await closed(reader)
+        for _, writer in stopped:
+            writer.close()
+        await listener.places(0)
+        _, writer = await listener.connect()
+        writer.close()
+
+
+async def test_the_oldest_handshake_makes_room_when_all_places_are_taken(listener: Listener) -> None:
+    listener.connections = ConnectionSettings(max_unauthenticated=3)
+    async with listener.serving():
+        first, *_ = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(3)]
+        await listener.places(3)
+        reader, writer = await listener.connect()
+        await closed(first[0])
+        writer.write(request(OTHER, 1))
+        assert await answers(reader, 1) == [1]
+        writer.close()
