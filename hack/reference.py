@@ -190,6 +190,7 @@ def metrics() -> str:
         *telemetry.LogMetrics(lambda: (), lambda _: None).collect(),
         *telemetry.AuditMetrics(lambda: ()).collect(),
         *telemetry.TopicSetMetrics(lambda: ()).collect(),
+        *telemetry.TopicUserMetrics(lambda: ()).collect(),
     ]
     shared = collectors(REGISTRY)
     broker = [metric for metric in shared if getattr(metric, "_name", "").startswith("firn_broker_")]

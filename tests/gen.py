@@ -70,6 +70,14 @@ def adopting(topics: str = "Any", tables: str = "Any", **changes: Any) -> Config
     return Config.model_validate(document)
 
 
+def with_users(**settings: Any) -> Config:
+    """Return the configuration with TopicUsers of profile outside, whose brokers the namespaces demo and platform may use."""
+    document = config().model_dump(by_alias=True)
+    document["users"] = {"enabled": True}
+    document["profiles"]["outside"] |= {"namespaces": ["demo", "platform"], "users": settings}
+    return Config.model_validate(document)
+
+
 def diskless(**changes: Any) -> dict[str, Any]:
     """Return a profile of kind Diskless as it stands in the configuration."""
     return {
@@ -143,6 +151,26 @@ def topic_set(name: str = "events", *modifiers: Modifier, **spec: Any) -> Manife
     manifest["metadata"]["uid"] = f"uid-set-{name}"
     for modifier in modifiers:
         modifier(manifest)
+    return manifest
+
+
+def user(name: str = "checkout", *modifiers: Modifier, namespace: str = "demo", **spec: Any) -> Manifest:
+    """Return a live TopicUser of profile outside with a password, which may produce to topic flights unless ``spec`` says otherwise."""
+    grants = [{"topics": [{"name": "flights"}], "roles": ["Produce"]}]
+    manifest = topic(name, namespace=namespace)
+    manifest |= {"kind": "TopicUser", "spec": {"profile": "outside", "grants": grants, **spec}}
+    manifest["metadata"]["uid"] = f"uid-user-{namespace}-{name}"
+    for modifier in modifiers:
+        modifier(manifest)
+    return manifest
+
+
+def grant(name: str, namespace: str, **spec: Any) -> Manifest:
+    """Return a live TopicGrant."""
+    manifest = topic(name, namespace=namespace)
+    del manifest["status"]
+    manifest |= {"kind": "TopicGrant", "spec": spec}
+    manifest["metadata"]["uid"] = f"uid-grant-{namespace}-{name}"
     return manifest
 
 

@@ -165,16 +165,44 @@ class UserRef:
     uid: str
 
 
+@dataclass(frozen=True, slots=True)
+class ClientSecret:
+    """The metadata of a Secret that belongs to a TopicUser."""
+
+    uid: str
+    revision: str
+    """Revision of the credential in it; empty if it has none."""
+
+
 class ClientSecrets(Protocol):
     """Secrets with the connection of a TopicUser. No method reads the content of a Secret."""
 
+    async def look(self, namespace: str, name: str, owner: UserRef) -> ClientSecret | None:
+        """Return the metadata of the Secret; None if it does not exist. Raises ConflictError if ``owner`` does not own it."""
+        ...
+
     async def write(
-        self, namespace: str, name: str, owner: UserRef, data: Mapping[str, str], expected_uid: str | None
+        self,
+        namespace: str,
+        name: str,
+        owner: UserRef,
+        data: Mapping[str, str],
+        revision: str,
+        expected_uid: str | None,
     ) -> str:
         """Create or update the Secret, and return its uid. ``expected_uid`` is the result of the call before, if any.
 
-        Keys that other clients added stay. A Secret that ``owner`` does not own stays as it is: the call raises ConflictError.
+        The Secret gets the revision as an annotation. Keys that other clients added stay. A Secret that ``owner`` does not own stays as it
+        is: the call raises ConflictError.
         """
+        ...
+
+
+class Authorities(Protocol):
+    """Certificates of the authorities that the brokers of a profile have."""
+
+    async def certificates(self, profile: str) -> str:
+        """Return the certificates as PEM; empty if the configuration of the profile names none. Raises NotReadyError."""
         ...
 
 
@@ -476,6 +504,15 @@ class Schemas(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class UserPorts:
+    """The ports that only TopicUsers need."""
+
+    access: Access
+    secrets: ClientSecrets
+    authorities: Authorities
+
+
+@dataclass(frozen=True, slots=True)
 class Ports:
     """All ports that reconcilers use."""
 
@@ -485,6 +522,8 @@ class Ports:
     progress: Progress
     schemas: Schemas
     clock: Clock
+    users: UserPorts | None = None
+    """None if the configuration has no TopicUsers."""
 
 
 class RunMeter(Protocol):

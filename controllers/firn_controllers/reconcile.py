@@ -1,10 +1,10 @@
 """The loop: events wake keys, and each key has its reconciler.
 
 Keys: ``("topic", namespace, name)``, ``("policy", kind, namespace, name)``, ``("topic-set", namespace, name)``, ``("replay",
-namespace, name)``, ``("fleet", profile)``, ``("listing", profile)``, ``("catalog", name)``, ``("group", name)``, ``("audits",)``,
-``("orphans",)``. The wiring reports what the watches show (`topic_seen`, `policy_seen`, `child_seen` and so on) and calls `run`. No
-key is reconciled before `synced`: with an incomplete list of resources, the wrong resource could win a conflict, or a group could
-look unused.
+namespace, name)``, ``("user", namespace, name)``, ``("fleet", profile)``, ``("listing", profile)``, ``("catalog", name)``,
+``("group", name)``, ``("audits",)``, ``("orphans",)``. The wiring reports what the watches show (`topic_seen`, `policy_seen`,
+`child_seen` and so on) and calls `run`. No key is reconciled before `synced`: with an incomplete list of resources, the wrong
+resource could win a conflict, a group could look unused, or a user could lose its rights.
 """
 
 import asyncio
@@ -36,6 +36,8 @@ from firn_controllers.reconcilers.replays import ReplayReconciler
 from firn_controllers.reconcilers.topic.reconciler import TopicReconciler
 from firn_controllers.reconcilers.topic_set.listings import ListingReconciler
 from firn_controllers.reconcilers.topic_set.reconciler import TopicSetReconciler
+from firn_controllers.reconcilers.topic_user.reconciler import TopicUserReconciler
+from firn_controllers.user_events import USER, UserEvents
 
 log = logging.getLogger(__name__)
 _Entry = TopicEntry | PolicyEntry | ReplayEntry | SetEntry
@@ -66,6 +68,7 @@ class Controllers:
         self.policies = PolicyCache(self.board.schemas)
         self.replays = ReplayCache()
         self.sets = SetCache()
+        self.user_events = UserEvents(self.queue)
         self._config = config
         self._synced = asyncio.Event()
         self._stopped = False
@@ -81,11 +84,14 @@ class Controllers:
             policies=self.policies,
             sets=self.sets,
             replays=self.replays,
+            users=self.user_events.users,
+            grants=self.user_events.grants,
             board=self.board,
             wake_topic=self._wake,
             topic_written=self.topic_written,
             topic_applied=self.topic_seen,
             wake_set=lambda name, lane: self.queue.add((TOPIC_SET, *name), lane),
+            wake_user=self.user_events.wake,
             wake_topic_after=lambda name, seconds: self.queue.add_after((TOPIC, *name), seconds),
             wake_group_after=lambda group, seconds: self.queue.add_after((GROUP, group), seconds),
             announce=self._announcements.append,
@@ -98,6 +104,7 @@ class Controllers:
         self._group_reconciler = GroupReconciler(context)
         self._orphan_reconciler = OrphanReconciler(context, self._policy_reconciler.runs)
         self._set_reconciler = TopicSetReconciler(context)
+        self._user_reconciler = TopicUserReconciler(context)
         self._listing_reconciler = ListingReconciler(context)
         self._audit_reconciler = AuditReconciler(context, self._policy_reconciler.runs, run_meter)
         self._replay_reconciler = ReplayReconciler(context, self._policy_reconciler.runs, run_meter)
@@ -115,6 +122,7 @@ class Controllers:
         if old is not None and _older(new, old):
             return False
         affected = self.topics.put(new)
+        self.user_events.topic_changed(old, new)
         # After a start, all topics are new to this process. Only some of them were changed in the meantime.
         known = old is None and new.status.get("observedGeneration") == new.generation
         lane = Lane.DEPENDENCY if known else Lane.CHANGE
@@ -136,6 +144,7 @@ class Controllers:
         if new.uid in self.topics.deleted_uids(new.name) or (old is not None and _older(new, old)):
             return  # a watch has shown a later state already
         self.topics.put(new)
+        self.user_events.topic_changed(old, new)
         if old is None or old.policy_trigger != new.policy_trigger:
             self._wake_policies(new.name[0])
         self._wake_family(old, new)
@@ -147,6 +156,7 @@ class Controllers:
         old = self.topics.get(name)
         for affected in self.topics.remove(name, metadata["uid"]):
             self._wake(affected, Lane.CHANGE)
+        self.user_events.topic_changed(old, self.topics.get(name))
         self._wake_policies(name[0])
         if old is not None and old.parent is not None:
             self._wake(old.parent, Lane.CHANGE)
@@ -292,7 +302,7 @@ class Controllers:
                     outcome = await self._topic_reconciler.leave((namespace, name))
                 else:
                     outcome = await self._topic_reconciler.reconcile((namespace, name))
-            case (_, *_, namespace, name) if key[0] in (POLICY, REPLAY, TOPIC_SET):
+            case (_, *_, namespace, name) if key[0] in (POLICY, REPLAY, TOPIC_SET, USER):
                 if await self._taken(namespace):
                     outcome = self._context.resync()
                 else:
@@ -309,6 +319,8 @@ class Controllers:
                 return await self._policy_reconciler.reconcile(policy_kind, name)
             case (kind, _, _) if kind == REPLAY:
                 return await self._replay_reconciler.reconcile(name)
+            case (kind, _, _) if kind == USER:
+                return await self._user_reconciler.reconcile(name)
             case _:
                 return await self._set_reconciler.reconcile(name)
 

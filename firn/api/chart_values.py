@@ -21,6 +21,7 @@ from firn.model.config import (
     Scheduling,
     Settings,
     Storage,
+    Users,
 )
 
 KubernetesName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
@@ -231,6 +232,7 @@ class Values(Settings):
     groups: dict[Name, IngestionGroup]
     """Ingestion applications, by name."""
     maintenance: Maintenance
+    users: Users
     quick_start: QuickStart
     operator: OperatorValues
     service_accounts: ServiceAccounts

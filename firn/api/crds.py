@@ -11,12 +11,16 @@ from firn.api.v1alpha1 import (
     DeadLetterReplay,
     IcebergTopic,
     RetentionPolicy,
+    TopicGrant,
     TopicSet,
+    TopicUser,
     compaction_policy,
     dead_letter_replay,
     iceberg_topic,
     retention_policy,
+    topic_grant,
     topic_set,
+    topic_user,
 )
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
@@ -97,16 +101,18 @@ def _crd(
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": {key: value for key, value in properties["spec"].items() if key != "default"},
-            # Only the operator writes a status. Without `atomic`, the API server records the owner of each field, and a write
-            # takes half as much CPU time again (docs/performance.md).
-            "status": {**properties["status"], "default": DEFAULT_STATUS, "x-kubernetes-map-type": "atomic"},
         },
     }
+    if "status" in properties:
+        # Only the operator writes a status. Without `atomic`, the API server records the owner of each field, and a write
+        # takes half as much CPU time again (docs/performance.md).
+        status = {**properties["status"], "default": DEFAULT_STATUS, "x-kubernetes-map-type": "atomic"}
+        schema["properties"]["status"] = status
     version = {
         "name": names.VERSION,
         "served": True,
         "storage": True,
-        "subresources": {"status": {}},
+        **({"subresources": {"status": {}}} if "status" in properties else {}),
         "additionalPrinterColumns": list(columns),
         **({"selectableFields": [{"jsonPath": path} for path in selectable]} if selectable else {}),
         "schema": {"openAPIV3Schema": schema},
@@ -250,6 +256,49 @@ def topic_sets() -> Manifest:
     return _crd(TopicSet, kind.KIND, kind.PLURAL, kind.SHORT_NAME, columns)
 
 
+def topic_users() -> Manifest:
+    """Return the CRD of TopicUser."""
+    columns = (
+        _READY,
+        _REASON,
+        _column("Profile", ".spec.profile", "Profile of the brokers."),
+        _column("Type", ".spec.authentication.type", "Type of authentication."),
+        _column("Topics", ".status.topics", "Number of IcebergTopics that the user may use.", kind="integer"),
+        _column("Refused", ".status.grantsRefused", "Number of refused roles on topics.", kind="integer"),
+        _AGE,
+        _column("Secret", ".status.credentials.secret", "Secret with the credential.", wide=True),
+        _column("Expires", ".status.credentials.expires", "Time of the next rotation.", wide=True),
+        _column(
+            "Previous-Until",
+            ".status.credentials.previousUntil",
+            "Time at which the credential before stops working.",
+            wide=True,
+        ),
+        _MESSAGE,
+    )
+    kind = topic_user
+    return _crd(TopicUser, kind.KIND, kind.PLURAL, kind.SHORT_NAME, columns)
+
+
+def topic_grants() -> Manifest:
+    """Return the CRD of TopicGrant."""
+    columns = (
+        _column("To", ".spec.to[*].namespace", "Namespace of the first users."),
+        _column("Roles", ".spec.roles", "Roles that the users may have."),
+        _AGE,
+    )
+    kind = topic_grant
+    return _crd(TopicGrant, kind.KIND, kind.PLURAL, kind.SHORT_NAME, columns)
+
+
 def all_crds() -> list[Manifest]:
     """Return every CRD of the API group."""
-    return [iceberg_topics(), compaction_policies(), retention_policies(), dead_letter_replays(), topic_sets()]
+    return [
+        iceberg_topics(),
+        compaction_policies(),
+        retention_policies(),
+        dead_letter_replays(),
+        topic_sets(),
+        topic_users(),
+        topic_grants(),
+    ]

@@ -24,6 +24,8 @@ def markdown(crds: list[Manifest]) -> str:
         parts[-1] += f"`{spec['names']['shortNames'][0]}`, category `{spec['names']['categories'][0]}`."
         parts += ["", *textwrap.wrap(schema["description"], 120)]
         for section in ("spec", "status"):
+            if section not in schema["properties"]:
+                continue
             parts += ["", f"### {kind} {section}", "", "| field | type | meaning |", "|---|---|---|"]
             for path, field in _fields(section, schema["properties"][section]):
                 parts.append(f"| `{path}` | {_type(field)} | {_meaning(field)} |")

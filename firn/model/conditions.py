@@ -12,7 +12,7 @@ class ConditionType(StrEnum):
 
     READY = "Ready"
     """IcebergTopics: topic, table and ingestion are ready. Policies: the operator follows the policy. DeadLetterReplays: the replay has \
-ended well. TopicSets: each matched topic has its IcebergTopic."""
+ended well. TopicSets: each matched topic has its IcebergTopic. TopicUsers: the user has its credential, all its grants and its quotas."""
     SPEC_VALID = "SpecValid"
     """The spec is valid together with the operator's configuration and the earlier spec."""
     TOPIC_READY = "TopicReady"
@@ -44,6 +44,12 @@ with this field. This condition does not affect Ready."""
     """DeadLetterReplays: the replay has ended, well or not. Until then, the message says what the replay waits for."""
     TOPICS_LISTED = "TopicsListed"
     """The operator has listed the topics of the profile."""
+    CREDENTIALS_READY = "CredentialsReady"
+    """The Secret of a TopicUser has a credential that the brokers accept. Present only with a password."""
+    GRANTS_APPLIED = "GrantsApplied"
+    """The brokers have the ACLs of all grants of a TopicUser. If it is False, they have those of all grants that are not refused."""
+    QUOTAS_APPLIED = "QuotasApplied"
+    """The brokers have the quotas of a TopicUser."""
     LIMIT_REACHED = "LimitReached"
     """More topics match than `spec.limit` allows. Present only while True."""
     RECONCILING = "Reconciling"
@@ -65,7 +71,7 @@ class Reason(StrEnum):
 
     ALL_READY = "AllReady"
     """Ready, RoutesReady: IcebergTopics: topic, table and ingestion are ready. Policies: the operator follows the policy. TopicSets: each matched \
-topic has its IcebergTopic."""
+topic has its IcebergTopic. TopicUsers: the user has its credential, all its grants and its quotas."""
     SUSPENDED = "Suspended"
     """Ready, IngestionReady: `spec.suspend` is true. Set it to false to continue."""
     INVALID_SPEC = "InvalidSpec"
@@ -73,15 +79,16 @@ topic has its IcebergTopic."""
     DELETING = "Deleting"
     """Ready: The resource is being deleted."""
     RESOURCE_CONFLICT = "ResourceConflict"
-    """SpecValid: An older IcebergTopic or another Kubernetes cluster owns the Kafka topic or the table, or the table name is reserved. \
+    """SpecValid: TopicUsers: an older TopicUser has the same ServiceAccount. Others: an \
+older IcebergTopic or another Kubernetes cluster owns the Kafka topic or the table, or the table name is reserved. \
 Create this IcebergTopic again with another topicName and table.name, or approve the move of the table."""
     PENDING = "Pending"
-    """Ready, SpecValid, TopicReady, TableReady, IngestionReady, Finished: Not known yet, \
+    """Ready, SpecValid, TopicReady, TableReady, IngestionReady, CredentialsReady, GrantsApplied, QuotasApplied, Finished: Not known yet, \
 because an earlier step is missing. Wait, or correct the cause in the message."""
     VALID = "Valid"
     """SpecValid: The spec is valid."""
     PROFILE_NOT_FOUND = "ProfileNotFound"
-    """SpecValid: The configuration has no profile of this name. \
+    """SpecValid, DeletionBlocked: The configuration has no profile of this name. \
 Add it to the values, or create the resource again with a profile from the message."""
     GROUP_NOT_FOUND = "GroupNotFound"
     """SpecValid: The configuration has no ingestion group of this name. Choose a group from the message, or add it to the values."""
@@ -90,7 +97,7 @@ Add it to the values, or create the resource again with a profile from the messa
 Add it to the values, or create the resource again with a catalog from the message."""
     NOT_ALLOWED = "NotAllowed"
     """SpecValid: The configuration does not allow the profile, group, catalog or schema registry for this namespace, or a name or value. \
-Or it does not allow the adoption of an existing topic or table. Follow the message."""
+Or the profile has no users. Or it does not allow the adoption of an existing topic or table. Follow the message."""
     DEFAULT_CHANGED = "DefaultChanged"
     """SpecValid: The data of a restored resource is under an earlier default profile or catalog. Create the resource again, and name it."""
     BAD_SCHEMA = "BadSchema"
@@ -130,10 +137,11 @@ IcebergTopic. Ready, Stalled: no topic of the TopicSet exists, so the operator d
     """Ready, Stalled: TopicSets: the brokers of the profile are those of another Kafka cluster, and `removal` is Delete, so the operator \
 changes no IcebergTopic. Correct the brokers of the profile, or set `removal` to Keep."""
     BROKER_UNREACHABLE = "BrokerUnreachable"
-    """TopicReady, TopicsListed, DeletionBlocked: The brokers do not answer, or a broker cannot run. \
+    """TopicReady, TopicsListed, CredentialsReady, GrantsApplied, QuotasApplied, DeletionBlocked: The brokers do not answer, or a broker cannot run. \
 Check the profile's pods, the address and the network."""
     ACCESS_DENIED = "AccessDenied"
-    """TopicReady, TableReady, TopicsListed: Brokers, catalog, object store or schema registry reject the credentials or the operation. \
+    """TopicReady, TableReady, TopicsListed, CredentialsReady, GrantsApplied, QuotasApplied, DeletionBlocked: \
+Brokers, catalog, object store or schema registry reject the credentials or the operation. \
 Correct the Secret or the grants."""
     PARTITION_DECREASE_REFUSED = "PartitionDecreaseRefused"
     """TopicReady: `spec.partitions` is lower than the topic's number of partitions. Raise it, or remove it."""
@@ -225,9 +233,16 @@ Name another branch, or remove `publish`."""
     NO_POLICY = "NoPolicy"
     """PoliciesResolved: No policy names or selects the topic."""
     REFUSED_FOR_SOME = "RefusedForSome"
-    """Ready, Stalled: Policies: the policy does not fit some of its topics, which the message names. \
+    """Ready, GrantsApplied, Reconciling, Stalled: Policies: the policy does not fit some of its topics, which the message names. \
 Correct the policy, its selector or the topics. TopicSets: some matched topics get no IcebergTopic, or their IcebergTopic cannot follow \
-the template. Follow the message, and `status.refused`."""
+the template. GrantsApplied: a TopicUser does not get some roles on topics. Follow the message, and `status.refused`."""
+    ISSUED = "Issued"
+    """CredentialsReady: The brokers accept the credential in the Secret."""
+    SECRET_NAME_TAKEN = "SecretNameTaken"
+    """CredentialsReady, Stalled: A Secret of this name exists, and does not belong to the TopicUser. Delete the Secret, or create the \
+TopicUser again with another `authentication.secretName`."""
+    APPLIED = "Applied"
+    """GrantsApplied, QuotasApplied: The brokers have the ACLs, or the quotas, of the TopicUser."""
     LISTED = "Listed"
     """TopicsListed: The operator has listed the topics of the profile."""
     LIMIT_REACHED = "LimitReached"

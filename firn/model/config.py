@@ -408,6 +408,17 @@ class Profile(Settings):
         return True
 
 
+class ProfileUsers(Settings):
+    """TopicUsers of a profile. The brokers need an authorizer, and a listener with SCRAM-SHA-512 for users with a password."""
+
+    namespaces: list[str] = []
+    """Namespaces whose TopicUsers the profile may have. Empty: all that may use the profile."""
+    bootstrap_servers: str | None = None
+    """Addresses for the clients of users, as ``HOST:PORT``, separated by commas. Unset: those of the profile."""
+    groups: list[Pattern] = ["{namespace}.*"]
+    """Patterns of the consumer groups that TopicUsers of a namespace may use. ``{namespace}`` stands for its name."""
+
+
 class KafkaProfile(Profile):
     """Apache Kafka. With ``bootstrapServers``: an existing Kafka. Without: brokers that the operator runs."""
 
@@ -416,6 +427,8 @@ class KafkaProfile(Profile):
     """Addresses of an existing Kafka, as ``HOST:PORT``, separated by commas."""
     security: KafkaSecurity = KafkaSecurity()
     """TLS and SASL of an existing Kafka."""
+    users: ProfileUsers | None = None
+    """TopicUsers of an existing Kafka. Unset: the profile has none."""
     metadata_version: str | None = None
     """Metadata version that the operator finalizes when all brokers run the same template, such as ``4.2``."""
     heap: Heap = "1g"
@@ -426,6 +439,15 @@ class KafkaProfile(Profile):
     """Volume of each broker."""
     config: BrokerConfig = {}
     """Broker configs, by Kafka's names."""
+
+    @model_validator(mode="after")
+    def _brokers_of_users_authenticate(self) -> Self:
+        if self.users is not None and self.bootstrap_servers is None:
+            raise ValueError(
+                "users needs bootstrapServers, because brokers that the operator runs authenticate no client; remove users, or name an existing"
+                " Kafka"
+            )
+        return self
 
     @property
     def managed(self) -> bool:
@@ -729,6 +751,13 @@ class Maintenance(Settings):
         return self
 
 
+class Users(Settings):
+    """TopicUsers and TopicGrants."""
+
+    enabled: bool = False
+    """Manage TopicUsers. The operator may then create and patch Secrets in the namespaces that it watches. It cannot read them."""
+
+
 class Config(Settings):
     """The whole configuration document. `load` reads and checks it."""
 
@@ -749,6 +778,7 @@ class Config(Settings):
     default_group: str = "default"
     groups: dict[Name, IngestionGroup]
     maintenance: Maintenance = Maintenance()
+    users: Users = Users()
     resync: Duration = "5m"
     """Longest time between two reconciles of a resource. It grows with the number of IcebergTopics above 3,000: the operator
     reconciles ten of them a second without an event."""

@@ -31,7 +31,7 @@ LABEL_ROUTES_OF = f"{GROUP}/routes-of"
 """Label of an IcebergTopic for a table of ``spec.routes``: the name of the IcebergTopic with the routes."""
 
 LONGEST_NAME = 52
-"""Longest name of an IcebergTopic, a policy, a TopicSet or a DeadLetterReplay, in characters. Rules of the resources have it, too."""
+"""Longest name of an IcebergTopic or of another resource of Firn, in characters. Rules of the resources have it, too."""
 
 RESOURCE_NAMES = (
     f"names of IcebergTopics have 1 to {LONGEST_NAME} lower-case letters, digits, - and ., and each part between dots begins and ends with"
@@ -55,10 +55,15 @@ ACKNOWLEDGE_AUDIT = f"{GROUP}/acknowledge-audit"
 APPROVE = f"{GROUP}/approve"
 PUBLISH = f"{GROUP}/publish"
 RUN_NOW = f"{GROUP}/run-now"
+ROTATE = f"{GROUP}/rotate"
+CREDENTIAL = f"{GROUP}/credential"
+"""Annotation of the Secret of a TopicUser: the revision of its credential."""
 
 FINALIZER = f"{GROUP}/delete-data"
 TOPIC_SET_FINALIZER = f"{GROUP}/delete-iceberg-topics"
 """Finalizer of a TopicSet with removal Delete."""
+USER_FINALIZER = f"{GROUP}/remove-access"
+"""Finalizer of a TopicUser, until its rights and credentials are removed from Kafka."""
 
 # Snapshot summary keys and table properties
 SUMMARY_TOPIC_ID = "firn.topic-id"
@@ -184,6 +189,16 @@ def table_lease(table_uuid: str) -> str:
 def secret_file(secret: str, key: str) -> str:
     """Return the path of a Secret's key in every pod that needs it."""
     return f"{SECRETS_PATH}/{secret}/{key}"
+
+
+def user(namespace: str, name: str) -> str:
+    """Return the name of a TopicUser's principal. A namespace has no dot, so no other TopicUser has it."""
+    return f"{namespace}.{name}"
+
+
+def service_account(namespace: str, name: str) -> str:
+    """Return the subject of the tokens of a ServiceAccount."""
+    return f"system:serviceaccount:{namespace}:{name}"
 
 
 def table_part(text: str) -> str:

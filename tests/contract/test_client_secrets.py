@@ -13,7 +13,7 @@ from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import Configuration
 
 from firn.model.errors import ConflictError
-from firn_controllers.ports import ClientSecrets, UserRef
+from firn_controllers.ports import ClientSecret, ClientSecrets, UserRef
 from firn_operator.adapters.kube.api_client import Api, RateLimit, path
 from firn_operator.adapters.kube.client_secrets import KubeClientSecrets
 from tests.apiserver import DEMO, ApiServer
@@ -39,7 +39,10 @@ class Subject:
     content: Callable[[str], dict[str, str]]
 
     async def write(self, name: str, data: dict[str, str], uid: str | None = None, owner: UserRef = OWNER) -> str:
-        return await self.secrets.write(DEMO, name, owner, data, uid)
+        return await self.secrets.write(DEMO, name, owner, data, f"revision of {data['username']}", uid)
+
+    async def look(self, name: str, owner: UserRef = OWNER) -> ClientSecret | None:
+        return await self.secrets.look(DEMO, name, owner)
 
 
 def _place(name: str = "") -> str:
@@ -137,6 +140,27 @@ async def test_a_replaced_secret_stays(subject: Subject, name: str) -> None:
     assert subject.content(name) == before
 
 
+async def test_the_metadata_say_which_credential_a_secret_has(subject: Subject, name: str) -> None:
+    assert await subject.look(name) is None
+    assert await subject.look(name) is None, "looking creates nothing"
+    uid = await subject.write(name, FIRST)
+    assert await subject.look(name) == ClientSecret(uid, "revision of demo.checkout.a")
+    await subject.write(name, SECOND, uid)
+    assert await subject.look(name) == ClientSecret(uid, "revision of demo.checkout.b")
+    assert subject.content(name) == SECOND
+    subject.delete(name)
+    assert await subject.look(name) is None
+
+
+async def test_only_the_owner_sees_the_metadata(subject: Subject, name: str) -> None:
+    subject.create(name)
+    with pytest.raises(ConflictError, match="checkout does not own it"):
+        await subject.look(name)
+    await subject.write(other := f"{name}-owned", FIRST, owner=STRANGER)
+    with pytest.raises(ConflictError, match="checkout does not own it"):
+        await subject.look(other)
+
+
 async def test_keys_of_other_clients_stay_and_our_values_are_restored(subject: Subject, name: str) -> None:
     uid = await subject.write(name, FIRST)
     subject.add(name, "note", "of the team")
@@ -183,9 +207,11 @@ async def test_no_request_reads_a_secret_and_no_answer_has_its_content(
         return answers[-1]
 
     monkeypatch.setattr(Api, "call", call)
+    await subject.look(name)
     uid = await subject.write(name, FIRST)
     await subject.write(name, SECOND)
     await subject.write(name, FIRST, uid)
+    await subject.look(name)
     assert set(methods) == {"POST", "PATCH"}
     assert {answer["kind"] for answer in answers} == {"PartialObjectMetadata"}
     assert not [answer for answer in answers if "data" in answer]

@@ -7,7 +7,7 @@ from firn.model import names
 from firn.model.config import Config
 from firn.model.jobs import IngestJob
 from firn_controllers.cache.policies import KINDS
-from firn_controllers.ports import Manifest, Ports, TableDebt
+from firn_controllers.ports import Manifest, Ports, TableDebt, UserPorts
 from firn_controllers.reconcile import Controllers
 from tests import gen
 from tests.fakes.clock import FakeClock
@@ -18,6 +18,9 @@ from tests.fakes.progress import FakeDriver, FakeProgress
 from tests.fakes.schemas import FakeSchemas
 from tests.fakes.tables import FakeTables
 from tests.fakes.topics import FakeTopics
+from tests.fakes.users.access import FakeAccess
+from tests.fakes.users.authorities import FakeAuthorities
+from tests.fakes.users.client_secrets import FakeClientSecrets
 
 QUIET_ROUNDS = 4
 
@@ -35,6 +38,9 @@ class World:
         self.maintainer = FakeMaintainer(self.cluster)
         self.progress = FakeProgress()
         self.schemas = FakeSchemas()
+        self.access = FakeAccess(self.faults)
+        self.secrets = FakeClientSecrets(self.faults)
+        self.authorities = FakeAuthorities()
         self.driver = FakeDriver(self.progress, self.tables, self.clock)
         self.debts: dict[tuple[str, str], TableDebt] = {}
         self.pods_run = True
@@ -44,10 +50,11 @@ class World:
     def start(self, config: Config | None = None) -> None:
         """Start a new operator process: it lists everything, and then watches."""
         self.config = config or self.config
-        ports = Ports(self.topics, self.tables, self.cluster, self.progress, self.schemas, self.clock)
+        users = UserPorts(self.access, self.secrets, self.authorities)
+        ports = Ports(self.topics, self.tables, self.cluster, self.progress, self.schemas, self.clock, users)
         self.operator = Controllers(self.config, "config-uid", ports, jitter=lambda: 0.5, cluster_uid=self.cluster_uid)
         self.cluster.watch = [self._watched]
-        for kind in ("Job", *KINDS, "DeadLetterReplay", "TopicSet", "IcebergTopic"):
+        for kind in ("Job", *KINDS, "DeadLetterReplay", "TopicSet", "TopicGrant", "TopicUser", "IcebergTopic"):
             for manifest in self.cluster.all(kind):
                 self._watched("seen", manifest)
         for namespace, name in self.debts:
@@ -153,10 +160,24 @@ class World:
                 self.operator.set_seen(manifest)
             case "TopicSet", _:
                 self.operator.set_gone(manifest)
+            case (("TopicUser" | "TopicGrant"), _):
+                self._user_watched(change, manifest)
             case _, "seen":
                 self.operator.policy_seen(manifest)
             case _:
                 self.operator.policy_gone(manifest)
+
+    def _user_watched(self, change: str, manifest: Manifest) -> None:
+        events = self.operator.user_events
+        match manifest["kind"], change:
+            case "TopicUser", "seen":
+                events.user_seen(manifest)
+            case "TopicUser", _:
+                events.user_gone(manifest)
+            case _, "seen":
+                events.grant_seen(manifest)
+            case _:
+                events.grant_gone(manifest)
 
 
 def _stable(value: Any) -> Any:

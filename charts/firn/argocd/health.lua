@@ -1,5 +1,5 @@
--- Health of IcebergTopics, policies, TopicSets and DeadLetterReplays for Argo CD (keys resource.customizations.health.firn.dev_KIND of the
--- ConfigMap argocd-cm).
+-- Health of IcebergTopics, policies, TopicSets, TopicUsers and DeadLetterReplays for Argo CD (keys
+-- resource.customizations.health.firn.dev_KIND of the ConfigMap argocd-cm).
 -- Argo CD runs it in Lua 5.1 with `obj`, the live resource, and takes the table that it returns.
 
 local function progressing(message)

@@ -181,6 +181,7 @@ salts: {{- toPrettyJson . | nindent 2 }}
 defaultGroup: {{ .Values.defaultGroup }}
 groups: {{- toPrettyJson .Values.groups | nindent 2 }}
 maintenance: {{- toPrettyJson .Values.maintenance | nindent 2 }}
+users: {{- toPrettyJson .Values.users | nindent 2 }}
 resync: {{ .Values.operator.resync }}
 progressInterval: {{ .Values.operator.progressInterval }}
 workers: {{ .Values.operator.workers }}

@@ -10,6 +10,7 @@ from firn.schemas.changes import APPROVAL_DIGITS
 
 ON_POLICIES = (names.PAUSE, names.RUN_NOW)
 ON_TOPIC_SETS = (names.PAUSE,)
+ON_TOPIC_USERS = (names.PAUSE, names.FORCE_DELETION, names.ROTATE)
 ON_TOPICS = (
     *ON_POLICIES,
     names.FORCE_DELETION,

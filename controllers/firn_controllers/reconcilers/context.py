@@ -8,7 +8,9 @@ from firn.model.config import Config
 from firn_controllers.board import Board
 from firn_controllers.cache.policies import PolicyCache
 from firn_controllers.cache.replays import ReplayCache
+from firn_controllers.cache.topic_grants import GrantCache
 from firn_controllers.cache.topic_sets import SetCache
+from firn_controllers.cache.topic_users import UserCache
 from firn_controllers.cache.topics import Name, TopicCache, TopicEntry
 from firn_controllers.children import Owner
 from firn_controllers.conditions.announcements import Announcement
@@ -46,6 +48,8 @@ class Context:
     policies: PolicyCache
     sets: SetCache
     replays: ReplayCache
+    users: UserCache
+    grants: GrantCache
     board: Board
     wake_topic: Callable[[Name, Lane], None]
     """Puts a topic into a lane of the queue."""
@@ -55,6 +59,8 @@ class Context:
     """Processes an IcebergTopic that a TopicSet created or changed, as the API server answered."""
     wake_set: Callable[[Name, Lane], None]
     """Puts a TopicSet into a lane of the queue."""
+    wake_user: Callable[[Name, Lane], None]
+    """Puts a TopicUser into a lane of the queue."""
     wake_topic_after: Callable[[Name, float], None]
     """Puts a topic into the queue after so many seconds."""
     wake_group_after: Callable[[str, float], None]

@@ -28,6 +28,7 @@ from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn_controllers.board import Board
 from firn_controllers.cache.topic_sets import SetEntry
+from firn_controllers.cache.topic_users import UserEntry
 from firn_controllers.cache.topics import Name, TopicEntry
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.iceberg_topic.completeness import retention_bytes, retention_ms
@@ -385,6 +386,37 @@ class TopicSetMetrics(Collector):
 
 _SET_STATES = {"matched": "matched", "made": "made", "kept": "kept", "refused": "topicsRefused"}
 """Value of the label ``state`` -> field of the status of a TopicSet."""
+
+
+class TopicUserMetrics(Collector):
+    """Metrics of TopicUsers, read from their statuses at each scrape."""
+
+    def __init__(self, users: Callable[[], Iterable[UserEntry]]) -> None:
+        self._users = users
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric families of all users."""
+        labels = ["namespace", "user"]
+        ready = GaugeMetricFamily(
+            "firn_topic_user_ready", "1 if the condition Ready of a TopicUser is True, else 0", labels=labels
+        )
+        refused = GaugeMetricFamily(
+            "firn_topic_user_refused_grants", "Roles on topics that a TopicUser does not get", labels=labels
+        )
+        expires = GaugeMetricFamily(
+            "firn_topic_user_expiry_timestamp_seconds",
+            "Time of the next rotation of the credential of a TopicUser, in seconds since 1970; absent without one",
+            labels=labels,
+        )
+        for entry in self._users():
+            conditions = {item["type"]: item["status"] for item in entry.status.get("conditions") or ()}
+            ready.add_metric(entry.name, float(conditions.get(ConditionType.READY) == "True"))
+            if "grantsRefused" in entry.status:
+                refused.add_metric(entry.name, entry.status["grantsRefused"])
+            text = (entry.status.get("credentials") or {}).get("expires")
+            if text:
+                expires.add_metric(entry.name, datetime.fromisoformat(text).timestamp())
+        return [ready, refused, expires]
 
 
 class TopicTally:

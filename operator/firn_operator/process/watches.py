@@ -1,6 +1,6 @@
 """Changes in the cluster from kopf's watches and from lists. This module feeds keys and caches and decides nothing.
 
-kopf runs twice in this loop: for IcebergTopics, policies and TopicSets of all (or the watched) namespaces, and for Firn's own
+kopf runs twice in this loop: for the resources of Firn in all (or the watched) namespaces, and for Firn's own
 objects, which the operator may read in its own namespace only. A list at each ``resync`` finds
 changes that a watch has missed, and detects a dead watch.
 """
@@ -16,14 +16,16 @@ from typing import Any
 import kopf
 from kubernetes.aio.client import Configuration
 
-from firn.api.v1alpha1 import topic_set
+from firn.api.v1alpha1 import topic_grant, topic_set, topic_user
 from firn.model import durations, names
 from firn.model.config import Config
 from firn.model.errors import AccessDeniedError, UnavailableError
 from firn_controllers.cache.policies import KINDS, PolicyEntry
 from firn_controllers.cache.replays import KIND as REPLAY
 from firn_controllers.cache.replays import ReplayEntry
+from firn_controllers.cache.topic_grants import GrantEntry
 from firn_controllers.cache.topic_sets import SetEntry
+from firn_controllers.cache.topic_users import UserEntry
 from firn_controllers.children import COMPONENT
 from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.reconcile import Controllers
@@ -36,6 +38,8 @@ from firn_operator.process import telemetry
 log = logging.getLogger(__name__)
 UNREPORTED = "is missing from a list of the Kubernetes API, but the watch did not report its deletion; the operator treats it as deleted"
 Manifest = dict[str, Any]
+_Few = PolicyEntry | ReplayEntry | SetEntry | UserEntry | GrantEntry
+"""Entries of the kinds that have few objects, compared with IcebergTopics."""
 
 BEHIND_LIMIT = 150.0
 """Seconds after which a watch that has not delivered an object that a list shows counts as dead."""
@@ -148,6 +152,7 @@ class Watches:
         await self._list_children()
         await self._list_policies()
         await self._list_sets()
+        await self._list_users()
         await self._list_topics()
         self._controllers.synced()
 
@@ -164,6 +169,7 @@ class Watches:
                 await self._list_children()
                 await self._list_policies()
                 await self._list_sets()
+                await self._list_users()
                 await self._list_topics()
             except (ApiError, UnavailableError, AccessDeniedError) as error:
                 log.warning("the resync failed and will be retried; the watches continue: %s", error)
@@ -179,6 +185,8 @@ class Watches:
             kopf.on.event(names.GROUP, names.VERSION, plural, registry=resources)(self._policy_event)
         sets = PLURALS[names.API_VERSION, topic_set.KIND]
         kopf.on.event(names.GROUP, names.VERSION, sets, registry=resources)(self._set_event)
+        for plural in (topic_user.PLURAL, topic_grant.PLURAL):
+            kopf.on.event(names.GROUP, names.VERSION, plural, registry=resources)(self._user_event)
         for child in _CHILDREN:
             kopf.on.event(*child, registry=children)(self._child_event)
         for child in _OBJECTS:
@@ -274,6 +282,11 @@ class Watches:
         self.deliveries.delivered(manifest)
         self._feed_set(manifest, gone=event["type"] == "DELETED")
 
+    async def _user_event(self, event: Mapping[str, Any], **_: Any) -> None:
+        manifest = trimmed(event["object"])
+        self.deliveries.delivered(manifest)
+        self._feed_user(manifest, gone=event["type"] == "DELETED")
+
     async def _child_event(self, event: Mapping[str, Any], **_: Any) -> None:
         manifest = trimmed(event["object"])
         self.deliveries.delivered(manifest)
@@ -316,6 +329,18 @@ class Watches:
         else:
             self._controllers.set_seen(manifest)
 
+    def _feed_user(self, manifest: Manifest, *, gone: bool) -> None:
+        events = self._controllers.user_events
+        match manifest["kind"] == topic_user.KIND, gone:
+            case True, True:
+                events.user_gone(manifest)
+            case True, False:
+                events.user_seen(manifest)
+            case _, True:
+                events.grant_gone(manifest)
+            case _:
+                events.grant_seen(manifest)
+
     async def _list_policies(self) -> None:
         for kind in KINDS:
             await self._list_few(kind, self._feed_policy, partial(_of_kind, self._controllers.policies.all, kind))
@@ -324,9 +349,12 @@ class Watches:
     async def _list_sets(self) -> None:
         await self._list_few(topic_set.KIND, self._feed_set, self._controllers.sets.all)
 
-    async def _list_few(
-        self, kind: str, feed: Callable[..., None], known: Callable[[], Iterable[PolicyEntry | ReplayEntry | SetEntry]]
-    ) -> None:
+    async def _list_users(self) -> None:
+        events = self._controllers.user_events
+        await self._list_few(topic_grant.KIND, self._feed_user, events.grants.all)
+        await self._list_few(topic_user.KIND, self._feed_user, events.users.all)
+
+    async def _list_few(self, kind: str, feed: Callable[..., None], known: Callable[[], Iterable[_Few]]) -> None:
         """List a kind with few objects. ``known`` returns those that the caches have after the list."""
         spaces: list[str | None] = [*self._config.watch_namespaces]
         for namespace in spaces or [None]:

@@ -21,14 +21,17 @@ from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, Unava
 from firn.model.jobs import CatalogConnection
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.ingestion_group import settings as group_settings
-from firn_controllers.ports import Ports
+from firn_controllers.ports import Ports, UserPorts
 from firn_controllers.reconcile import Controllers
 from firn_controllers.reconcilers.survey import Survey
 from firn_operator.adapters import progress
+from firn_operator.adapters.authorities import MountedAuthorities
 from firn_operator.adapters.iceberg.debt import CatalogDebts
 from firn_operator.adapters.iceberg.tables import CatalogTables
+from firn_operator.adapters.kafka.access import KafkaAccess
 from firn_operator.adapters.kafka.topics import Brokers, KafkaTopics
 from firn_operator.adapters.kube.api_client import Api, ApiError, RateLimit, login, path
+from firn_operator.adapters.kube.client_secrets import KubeClientSecrets
 from firn_operator.adapters.kube.cluster import KubeCluster
 from firn_operator.adapters.kube.workloads import Workloads
 from firn_operator.adapters.schemas import RegistrySchemas
@@ -61,6 +64,18 @@ def topics(config: Config) -> KafkaTopics:
             for name, profile in config.profiles.items()
         }
     )
+
+
+def users(config: Config, api: Api) -> tuple[UserPorts | None, Callable[[], None]]:
+    """Return the ports of TopicUsers, None if the configuration has no users, and the function that closes them."""
+    if not config.users.enabled:
+        return None, lambda: None
+    connections = {
+        name: group_settings.kafka_connection(name, profile, config.namespace)
+        for name, profile in config.profiles.items()
+    }
+    access = KafkaAccess(connections)
+    return UserPorts(access, KubeClientSecrets(api), MountedAuthorities(connections)), access.close
 
 
 def tables(config: Config) -> CatalogTables:
@@ -107,7 +122,8 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         progress_reader = progress.HttpProgress(progress.service_address(config.namespace))
         kafka_topics = topics(config)
         registries = schemas(config)
-        ports = Ports(kafka_topics, lake, cluster, progress_reader, registries, SystemClock())
+        user_ports, close_users = users(config, api)
+        ports = Ports(kafka_topics, lake, cluster, progress_reader, registries, SystemClock(), user_ports)
         meters = (telemetry.QueueMeter(), telemetry.RunMeter())
         controllers = Controllers(config, owner_uid, ports, random.random, *meters, cluster_uid=cluster_uid)
         telemetry.watch_fleets(config.profiles, controllers.board)
@@ -134,10 +150,8 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
             for collector in figures:
                 REGISTRY.unregister(collector)
             await progress_reader.close()
-            kafka_topics.close()
-            registries.close()
-            table_debts.close()
-            lake.close()
+            for close in (kafka_topics.close, close_users, registries.close, table_debts.close, lake.close):
+                close()
     finally:
         if api is not None:
             await api.close()
@@ -195,6 +209,7 @@ def _figures(config: Config, controllers: Controllers, survey: Survey) -> list[C
         telemetry.DebtMetrics(lambda: list(survey.findings.values())),
         telemetry.LogMetrics(topics, controllers.board.configs.get),
         telemetry.TopicSetMetrics(controllers.sets.all),
+        telemetry.TopicUserMetrics(controllers.user_events.users.all),
     ]
     if config.maintenance.audit.schedule.strip():
         figures.append(telemetry.AuditMetrics(topics))

@@ -1,6 +1,6 @@
 """Port `Access` in memory. It passes tests/contract/test_access.py like the adapter."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from firn.model.errors import FirnError, InvalidSpecError
@@ -22,30 +22,31 @@ class FakeAccess:
         """ACLs of administrators, which deny."""
         self.quotas: defaultdict[Principal, dict[str, float]] = defaultdict(dict)
         self.problem: dict[str, FirnError] = {}
-        """Profile -> the error of every call."""
+        """Profile, or name of a method -> the error of every call."""
+        self.calls: Counter[str] = Counter()
         self.described: list[tuple[str, ...]] = []
         """Users of each call of describe."""
 
     async def describe(self, profile: str, users: Sequence[str]) -> Mapping[str, PrincipalState]:
-        self._answer(profile)
+        self._answer(profile, "describe")
         self.described.append(tuple(users))
         return {user: self._state((profile, user)) for user in users}
 
     @effect
     async def put_credential(self, profile: str, user: str, password: str) -> None:
-        self._answer(profile)
+        self._answer(profile, "put_credential")
         self.passwords[profile, user] = password
         self.faults.log.append(f"put credential {user}")
 
     @effect
     async def remove_credential(self, profile: str, user: str) -> None:
-        self._answer(profile)
+        self._answer(profile, "remove_credential")
         if self.passwords.pop((profile, user), None) is not None:
             self.faults.log.append(f"remove credential {user}")
 
     @effect
     async def change_acls(self, profile: str, user: str, add: frozenset[AclRule], remove: frozenset[AclRule]) -> None:
-        self._answer(profile)
+        self._answer(profile, "change_acls")
         live = self.acls[profile, user]
         if add - live or (remove & (live | add)):
             self.acls[profile, user] = (live | add) - remove
@@ -53,7 +54,7 @@ class FakeAccess:
 
     @effect
     async def change_quotas(self, profile: str, user: str, quotas: Mapping[str, float | None]) -> None:
-        self._answer(profile)
+        self._answer(profile, "change_quotas")
         for key in quotas:
             if key not in QUOTAS:
                 raise InvalidSpecError(f"user {user}: {key} is no quota")
@@ -63,10 +64,36 @@ class FakeAccess:
             self.quotas[profile, user] = wanted
             self.faults.log.append(f"change quotas {user}")
 
+    # What tests see and do
+
+    @property
+    def states(self) -> dict[Principal, PrincipalState]:
+        """Return the states of all principals that have any right, quota or password."""
+        known = {principal: self._state(principal) for principal in {*self.passwords, *self.acls, *self.quotas}}
+        return {principal: state for principal, state in known.items() if state != PrincipalState()}
+
+    def put(self, profile: str, user: str, state: PrincipalState) -> None:
+        """Give a principal this state, as an administrator does."""
+        self.acls[profile, user] = set(state.acls)
+        self.quotas[profile, user] = dict(state.quotas)
+        if state.credential:
+            self.passwords[profile, user] = "of an administrator"
+
+    def forget(self) -> None:
+        """Lose everything, as a cluster that was made again."""
+        for each in (self.passwords, self.acls, self.quotas):
+            each.clear()
+
+    def accepts(self, profile: str, user: str, password: str) -> bool:
+        """Return whether a client can log in."""
+        return self.passwords.get((profile, user)) == password
+
     def _state(self, principal: Principal) -> PrincipalState:
         acls, quotas = self.acls.get(principal, set()), self.quotas.get(principal, {})
         return PrincipalState(frozenset(acls), dict(quotas), principal in self.passwords)
 
-    def _answer(self, profile: str) -> None:
-        if profile in self.problem:
-            raise self.problem[profile]
+    def _answer(self, profile: str, method: str) -> None:
+        self.calls[method] += 1
+        for key in (profile, method):
+            if key in self.problem:
+                raise self.problem[key]

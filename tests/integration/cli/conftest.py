@@ -127,7 +127,14 @@ def cluster(api_server: ApiServer, tmp_path: Path) -> Iterator[Cluster]:
     api_server.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     cluster = Cluster(api_server, namespace, tmp_path)
     yield cluster
-    for plural in ("icebergtopics", "compactionpolicies", "retentionpolicies", "deadletterreplays", "topicsets"):
+    for plural in (
+        "icebergtopics",
+        "compactionpolicies",
+        "retentionpolicies",
+        "deadletterreplays",
+        "topicsets",
+        "topicusers",
+    ):
         api_server.call("DELETE", cluster.path(plural))
 
 

@@ -8,7 +8,15 @@ import pytest
 from tests.apiserver import ApiServer
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-PLURALS = ("icebergtopics", "compactionpolicies", "retentionpolicies", "deadletterreplays", "topicsets")
+PLURALS = (
+    "icebergtopics",
+    "compactionpolicies",
+    "retentionpolicies",
+    "deadletterreplays",
+    "topicsets",
+    "topicusers",
+    "topicgrants",
+)
 
 
 @pytest.fixture

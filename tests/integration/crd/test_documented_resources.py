@@ -14,6 +14,8 @@ PLURALS = {
     "RetentionPolicy": "retentionpolicies",
     "DeadLetterReplay": "deadletterreplays",
     "TopicSet": "topicsets",
+    "TopicUser": "topicusers",
+    "TopicGrant": "topicgrants",
 }
 
 

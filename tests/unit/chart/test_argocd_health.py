@@ -147,5 +147,5 @@ def test_the_documented_snippet_contains_the_script() -> None:
     text = (ROOT / "docs/how-to/gitops.md").read_text()
     block = text.split("<!-- argocd-cm -->\n```yaml\n")[1].split("```")[0]
     data = yaml.safe_load(block)["data"]
-    for kind in ("IcebergTopic", "CompactionPolicy", "RetentionPolicy", "TopicSet", "DeadLetterReplay"):
+    for kind in ("IcebergTopic", "CompactionPolicy", "RetentionPolicy", "TopicSet", "TopicUser", "DeadLetterReplay"):
         assert data[f"resource.customizations.health.firn.dev_{kind}"].strip() == SCRIPT.strip()

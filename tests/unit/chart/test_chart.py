@@ -33,7 +33,16 @@ EVERYTHING_ON = {
     "maintenance": {"sizes": {"large": {"executors": {"instances": 2}}}},
 }
 DISKLESS = {"quickStart": {"diskless": {"enabled": True}}}
-KINDS = ("icebergtopics", "compactionpolicies", "retentionpolicies", "deadletterreplays", "topicsets")
+KINDS = (
+    "icebergtopics",
+    "compactionpolicies",
+    "retentionpolicies",
+    "deadletterreplays",
+    "topicsets",
+    "topicusers",
+    "topicgrants",
+)
+USERS = {"users": {"enabled": True}}
 
 
 def config_of(objects: list[Manifest]) -> Config:
@@ -311,12 +320,23 @@ def test_the_operator_has_rights_in_its_namespace_and_reads_all_topics() -> None
     rules = rules_of(manifests(render(IMAGES)), "firn-operator")
     everywhere = {resource for namespace, rule in rules if namespace is None for resource in rule["resources"]}
     assert everywhere == {
-        *(f"{kind}{part}" for kind in KINDS for part in ("", "/status")),
+        *(f"{kind}{part}" for kind in KINDS for part in ("", "/status") if kind + part != "topicgrants/status"),
         "events",
         "leases",
         "customresourcedefinitions",
         "namespaces",
     }
+
+
+@pytest.mark.parametrize("namespaces", [[], ["a", "b"]])
+def test_an_operator_with_users_may_write_secrets_where_it_watches_and_read_none(namespaces: list[str]) -> None:
+    objects = manifests(render({**IMAGES, **USERS, "watchNamespaces": namespaces}))
+    rights = [each for each in rules_of(objects, "firn-operator") if "secrets" in each[1]["resources"]]
+    rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "patch"]}
+    places: list[str | None] = [*namespaces] or [None]
+    assert rights == [(place, rule) for place in places]
+    assert config_of(objects).users.enabled
+    assert not config_of(manifests(render(IMAGES))).users.enabled
 
 
 def test_an_operator_with_watched_namespaces_has_no_other_rights() -> None:

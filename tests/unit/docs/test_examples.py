@@ -10,14 +10,23 @@ import yaml
 
 from firn.api import crds
 from firn.api.chart_values import Values
-from firn.api.v1alpha1 import CompactionPolicy, DeadLetterReplay, IcebergTopic, RetentionPolicy, TopicSet
+from firn.api.v1alpha1 import (
+    CompactionPolicy,
+    DeadLetterReplay,
+    IcebergTopic,
+    RetentionPolicy,
+    TopicGrant,
+    TopicSet,
+    TopicUser,
+)
 from firn.model.config import Config
 from firn_broker.settings import BrokerSettings
 from tests import markdown
 from tests.markdown import ROOT, Example
 
 MODELS = {
-    model.__name__: model for model in (IcebergTopic, CompactionPolicy, RetentionPolicy, DeadLetterReplay, TopicSet)
+    model.__name__: model
+    for model in (IcebergTopic, CompactionPolicy, RetentionPolicy, DeadLetterReplay, TopicSet, TopicUser, TopicGrant)
 }
 VALUES = yaml.safe_load((ROOT / "charts/firn/values.yaml").read_text())
 EXAMPLES = markdown.examples()

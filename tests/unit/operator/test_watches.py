@@ -269,7 +269,13 @@ async def test_lists_are_read_again_soon_when_a_watch_seems_behind(monkeypatch: 
     api = Lists([pod(5)])
     empty = SimpleNamespace(all=list)
     controllers = SimpleNamespace(
-        child_seen=lambda labels: None, topics=empty, policies=empty, replays=empty, sets=empty, synced=lambda: None
+        child_seen=lambda labels: None,
+        topics=empty,
+        policies=empty,
+        replays=empty,
+        sets=empty,
+        user_events=SimpleNamespace(users=empty, grants=empty),
+        synced=lambda: None,
     )
     config = gen.config(namespace="firn-system")
     watches = Watches(config, cast(Any, api), cast(Any, None), cast(Any, controllers), Workloads(), cast(Any, None))

@@ -189,6 +189,8 @@ PLURALS = {
     ("firn.dev/v1alpha1", "RetentionPolicy"): "retentionpolicies",
     ("firn.dev/v1alpha1", "DeadLetterReplay"): "deadletterreplays",
     ("firn.dev/v1alpha1", "TopicSet"): "topicsets",
+    ("firn.dev/v1alpha1", "TopicUser"): "topicusers",
+    ("firn.dev/v1alpha1", "TopicGrant"): "topicgrants",
 }
 """Resource names of the kinds that the operator uses."""
 

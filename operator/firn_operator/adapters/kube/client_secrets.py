@@ -6,7 +6,7 @@ from typing import Any
 
 from firn.model import names
 from firn.model.errors import ConflictError
-from firn_controllers.ports import UserRef
+from firn_controllers.ports import ClientSecret, UserRef
 from firn_operator.adapters.kube.api_client import APPLY, JSON, MERGE_PATCH, Api, ApiError, Manifest, path
 
 _METADATA_ONLY = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -21,19 +21,38 @@ class KubeClientSecrets:
     def __init__(self, api: Api) -> None:
         self._api = api
 
+    async def look(self, namespace: str, name: str, owner: UserRef) -> ClientSecret | None:
+        """Return the metadata of the Secret; None if it does not exist. Raises ConflictError if ``owner`` does not own it."""
+        metadata = await self._metadata(namespace, name)
+        if "resourceVersion" not in metadata:
+            return None  # the dry run would have created it
+        owners = [reference.get("uid") for reference in metadata.get("ownerReferences") or ()]
+        if owner.uid not in owners:
+            raise ConflictError(
+                f"Secret {namespace}/{name} exists, and TopicUser {owner.name} does not own it; delete the Secret, or choose another"
+                " spec.authentication.secretName"
+            )
+        return ClientSecret(str(metadata["uid"]), (metadata.get("annotations") or {}).get(names.CREDENTIAL, ""))
+
     async def write(
-        self, namespace: str, name: str, owner: UserRef, data: Mapping[str, str], expected_uid: str | None
+        self,
+        namespace: str,
+        name: str,
+        owner: UserRef,
+        data: Mapping[str, str],
+        revision: str,
+        expected_uid: str | None,
     ) -> str:
         """Create or update the Secret, and return its uid."""
-        manifest = _manifest(namespace, name, owner, data)
+        manifest = _manifest(namespace, name, owner, data, revision)
         updated = None if expected_uid is None else await self._apply(manifest, expected_uid)
         if updated is not None:
             return updated
         created = await self._create(manifest)
         if created is not None:
             return created
-        found = await self._uid(namespace, name, owner)
-        updated = await self._apply(manifest, found)
+        found = await self.look(namespace, name, owner)
+        updated = None if found is None else await self._apply(manifest, found.uid)
         if updated is None:
             raise ConflictError(f"Secret {namespace}/{name} was replaced by another client; the operator tries again")
         return updated
@@ -74,22 +93,17 @@ class KubeClientSecrets:
             raise
         return _uid(answer)
 
-    async def _uid(self, namespace: str, name: str, owner: UserRef) -> str:
-        """Return the uid of an existing Secret. Raises ConflictError if ``owner`` does not own it."""
+    async def _metadata(self, namespace: str, name: str) -> Manifest:
+        """Return the metadata of a Secret, or those that a new one would have."""
         identity = {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": namespace, "name": name}}
         query = {"fieldManager": _PROBE_MANAGER, "dryRun": "All"}
         place = path("v1", "Secret", namespace, name)
         answer = await self._api.call("PATCH", place, query, identity, APPLY, _METADATA_ONLY)
-        owners = [reference.get("uid") for reference in answer["metadata"].get("ownerReferences") or ()]
-        if owner.uid not in owners:
-            raise ConflictError(
-                f"Secret {namespace}/{name} exists, and TopicUser {owner.name} does not own it; delete the Secret, or choose another"
-                " spec.authentication.secretName"
-            )
-        return _uid(answer)
+        metadata: Manifest = answer["metadata"]
+        return metadata
 
 
-def _manifest(namespace: str, name: str, owner: UserRef, data: Mapping[str, str]) -> dict[str, Any]:
+def _manifest(namespace: str, name: str, owner: UserRef, data: Mapping[str, str], revision: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -97,6 +111,7 @@ def _manifest(namespace: str, name: str, owner: UserRef, data: Mapping[str, str]
             "namespace": namespace,
             "name": name,
             "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY},
+            "annotations": {names.CREDENTIAL: revision},
             "ownerReferences": [
                 {
                     "apiVersion": names.API_VERSION,

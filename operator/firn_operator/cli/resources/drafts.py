@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from firn.api.model import ApiModel
-from firn.api.v1alpha1 import CompactionPolicy, DeadLetterReplay, IcebergTopic, RetentionPolicy, TopicSet
+from firn.api.v1alpha1 import (
+    CompactionPolicy,
+    DeadLetterReplay,
+    IcebergTopic,
+    RetentionPolicy,
+    TopicGrant,
+    TopicSet,
+    TopicUser,
+)
 from firn.model import names
 from firn.model.errors import AccessDeniedError
 from firn_controllers.preview.effects import Effect, refused
@@ -20,6 +28,8 @@ PLURALS = {
     "CompactionPolicy": "compactionpolicies",
     "RetentionPolicy": "retentionpolicies",
     "TopicSet": "topicsets",
+    "TopicUser": "topicusers",
+    "TopicGrant": "topicgrants",
     "DeadLetterReplay": "deadletterreplays",
 }
 """Kinds of Firn, and their names in URLs."""
@@ -28,6 +38,8 @@ _MODELS: dict[str, type[ApiModel]] = {
     "CompactionPolicy": CompactionPolicy,
     "RetentionPolicy": RetentionPolicy,
     "TopicSet": TopicSet,
+    "TopicUser": TopicUser,
+    "TopicGrant": TopicGrant,
     "DeadLetterReplay": DeadLetterReplay,
 }
 _NO_NAMES = (".", "..")

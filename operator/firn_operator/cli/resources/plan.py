@@ -11,8 +11,9 @@ from firn.model.errors import InvalidSpecError
 from firn.model.jobs import RecordSchema
 from firn_controllers.cache.policies import policy_entry
 from firn_controllers.cache.replays import replay_entry
+from firn_controllers.cache.topic_users import user_entry
 from firn_controllers.conditions.annotations import ours
-from firn_controllers.preview import policies, replays, topic_sets, topics
+from firn_controllers.preview import policies, replays, topic_sets, topics, users
 from firn_controllers.preview.effects import Effect, EffectKind, changed, created, refused
 from firn_controllers.preview.fields import differences
 from firn_operator.cli.resources import manifests, screen
@@ -27,6 +28,7 @@ _EXISTING = (
 )
 _ASKED = "the columns of the schema, because only the operator asks the schema registry and compiles Protobuf"
 _MATCHES = "the topics that match, and the IcebergTopics that the set makes, because only the operator lists topics"
+_GRANTED = "the topics that the grants give, because the plan reads no TopicGrants and no topics of other namespaces"
 _BROKERS = "the values of topic configs, which only the brokers know"
 
 
@@ -96,6 +98,10 @@ def _planned(draft: Draft, around: Surroundings) -> Planned:
                 effects = _topic_set(draft, around, unchecked)
             case "DeadLetterReplay":
                 effects = _replay(draft, around)
+            case "TopicUser":
+                effects = _user(draft, around, unchecked)
+            case "TopicGrant":
+                effects = users.preview_grant(draft.live, draft.wanted)
             case _:
                 effects = _policy(draft, around)
     except InvalidSpecError as error:
@@ -146,6 +152,13 @@ def _replay(draft: Draft, around: Surroundings) -> tuple[Effect, ...]:
     before = replay_entry(draft.live, around.config) if draft.live is not None else None
     topic = around.topics.get(after.topic) if after.topic is not None else None
     return replays.preview(before, after, topic, configured=not around.without)
+
+
+def _user(draft: Draft, around: Surroundings, unchecked: list[str]) -> tuple[Effect, ...]:
+    assert draft.wanted is not None
+    unchecked.append(_GRANTED)
+    before = user_entry(draft.live) if draft.live is not None else None
+    return users.preview(before, user_entry(draft.wanted), around.config, configured=not around.without)
 
 
 def _rest(draft: Draft, effects: Sequence[Effect]) -> Iterator[Effect]:

@@ -1,0 +1,1 @@
+"""The reconciler of TopicUsers."""

@@ -1,0 +1,1 @@
+"""Decisions about TopicUsers: checks, grants, rotations, changes in Kafka, status. No I/O."""

@@ -1,0 +1,188 @@
+"""The rotation of a password, as steps that can stop anywhere and be repeated.
+
+Kafka knows one password for each name. So a user has two principals, a and b, and its Secret has the password of one of them. A rotation
+takes four steps:
+
+1. The status names the principal that is next, and a new revision.
+2. Kafka gets the credential, the ACLs and the quotas of this principal.
+3. The Secret gets the password and, as an annotation, the revision.
+4. The status names the principal as the current one.
+
+The operator does not store the password, and cannot read the Secret. After a crash, the revision in the metadata of the Secret tells
+whether step 3 was done. If it was, step 4 follows. Otherwise no client knows the password, so step 1 begins again with another revision.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from firn.api.v1alpha1.topic_user import SLOTS, Authentication, Slot
+from firn.model import durations
+from firn_controllers.conditions.render import timestamp
+from firn_controllers.ports import ClientSecret, Manifest
+from firn_controllers.topic_users.checks import DEFAULT_OVERLAP
+
+VISIBLE_WITHIN = timedelta(minutes=1)
+"""Time after a credential was made, within which brokers may not describe it yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """``status.credentials``: what was done, and the step that was begun."""
+
+    secret: str
+    secret_uid: str | None = None
+    current: Slot | None = None
+    revision: str | None = None
+    connection: str | None = None
+    """Digest of the addresses, the protocol and the certificates in the Secret."""
+    issued: datetime | None = None
+    previous_until: datetime | None = None
+    next: Slot | None = None
+    next_revision: str | None = None
+    request: str | None = None
+
+    def live(self) -> tuple[Slot, ...]:
+        """Return the principals that may have rights."""
+        return tuple(slot for slot in SLOTS if slot in (self.current, self.next, self.previous))
+
+    @property
+    def previous(self) -> Slot | None:
+        """The principal of the credential before, while it works."""
+        return other(self.current) if self.current is not None and self.previous_until is not None else None
+
+
+def other(slot: Slot) -> Slot:
+    """Return the other principal."""
+    return "b" if slot == "a" else "a"
+
+
+def read(status: Mapping[str, Any], secret: str) -> Credentials:
+    """Return the credentials in a status."""
+    section = status.get("credentials") or {}
+    return Credentials(
+        secret=secret,
+        secret_uid=section.get("secretUid"),
+        current=section.get("current"),
+        revision=section.get("revision"),
+        connection=section.get("connection"),
+        issued=_time(section.get("issued")),
+        previous_until=_time(section.get("previousUntil")),
+        next=section.get("next"),
+        next_revision=section.get("nextRevision"),
+        request=section.get("request"),
+    )
+
+
+def written(credentials: Credentials, authentication: Authentication) -> Manifest:
+    """Return the section of the status."""
+    issued, every = credentials.issued, _every(authentication)
+    values: dict[str, Any] = {
+        "secret": credentials.secret,
+        "secretUid": credentials.secret_uid,
+        "current": credentials.current,
+        "revision": credentials.revision,
+        "connection": credentials.connection,
+        "issued": timestamp(issued) if issued else None,
+        "expires": timestamp(issued + every) if issued and every else None,
+        "previousUntil": timestamp(credentials.previous_until) if credentials.previous_until else None,
+        "next": credentials.next,
+        "nextRevision": credentials.next_revision,
+        "request": credentials.request,
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts that a decision about the credential depends on, besides the status."""
+
+    authentication: Authentication
+    request: str
+    """Value of the annotation that asks for a rotation."""
+    connection: str
+    """Digest of the connection that the Secret should have."""
+    secret: ClientSecret | None
+    """The metadata of the Secret; None if it does not exist."""
+    accepted: frozenset[Slot]
+    """The principals that have a credential in Kafka."""
+    now: datetime
+
+
+def settled(credentials: Credentials, facts: Facts) -> Credentials:
+    """Return the credentials after everything that has happened by itself: a published Secret, an overlap that is over."""
+    secret = facts.secret
+    if credentials.next is not None and secret is not None and secret.revision == credentials.next_revision:
+        return published(credentials, facts, secret.uid)
+    if credentials.previous_until is None or credentials.issued is None:
+        return credentials
+    # A shorter overlap in the spec takes effect at once.
+    until = min(credentials.previous_until, credentials.issued + overlap(facts.authentication))
+    return replace(credentials, previous_until=until if facts.now < until else None)
+
+
+def published(credentials: Credentials, facts: Facts, uid: str) -> Credentials:
+    """Return the credentials after the Secret got the next revision."""
+    until = facts.now + overlap(facts.authentication) if credentials.current is not None else None
+    return replace(
+        credentials,
+        secret_uid=uid,
+        current=credentials.next,
+        revision=credentials.next_revision,
+        connection=facts.connection,
+        issued=facts.now,
+        previous_until=until,
+        next=None,
+        next_revision=None,
+    )
+
+
+def begun(credentials: Credentials, facts: Facts, revision: str) -> Credentials | None:
+    """Return the credentials with a rotation that begins, or begins again; None if no rotation is due."""
+    if credentials.next is not None:
+        return replace(credentials, next_revision=revision)
+    if not (_is_lost(credentials, facts) or (credentials.previous_until is None and _is_due(credentials, facts))):
+        return None
+    slot = other(credentials.current) if credentials.current is not None else SLOTS[0]
+    return replace(credentials, next=slot, next_revision=revision, previous_until=None, request=facts.request or None)
+
+
+def overlap(authentication: Authentication) -> timedelta:
+    """Return the time for which the credential before works."""
+    return durations.parse(authentication.rotation.overlap if authentication.rotation is not None else DEFAULT_OVERLAP)
+
+
+def next_change(credentials: Credentials, facts: Facts) -> timedelta | None:
+    """Return the time until the end of the overlap, or until the next rotation; None without either."""
+    every = _every(facts.authentication)
+    if credentials.previous_until is not None:
+        return max(timedelta(0), credentials.previous_until - facts.now)
+    if credentials.issued is not None and every is not None:
+        return max(timedelta(0), credentials.issued + every - facts.now)
+    return None
+
+
+def _is_lost(credentials: Credentials, facts: Facts) -> bool:
+    """Return whether the Secret has no credential that works. Then a rotation does not wait for the end of an overlap."""
+    if credentials.current is None or credentials.issued is None or facts.secret is None:
+        return True
+    if facts.secret.revision != credentials.revision:
+        return True
+    return credentials.current not in facts.accepted and facts.now - credentials.issued >= VISIBLE_WITHIN
+
+
+def _is_due(credentials: Credentials, facts: Facts) -> bool:
+    every = _every(facts.authentication)
+    expired = every is not None and credentials.issued is not None and facts.now >= credentials.issued + every
+    requested = bool(facts.request) and facts.request != credentials.request
+    return expired or requested or credentials.connection != facts.connection
+
+
+def _every(authentication: Authentication) -> timedelta | None:
+    rotation = authentication.rotation
+    return durations.parse(rotation.every) if rotation is not None and rotation.every is not None else None
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
