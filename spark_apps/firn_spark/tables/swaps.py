@@ -131,7 +131,7 @@ def swap(table: Any, change: Change, failpoints: Failpoints, attempts: int = ATT
             f"table {name}: {attempts} attempts to commit failed, because other commits changed the table; the next attempt follows"
         ) from failure
     if isinstance(failure, JAVA_ERRORS):
-        if java_class(failure).endswith("ValidationException"):
+        if invalid(failure):
             raise CommitConflictError(f"table {name}: {short(failure)}") from failure
         raise translate(failure, f"table {name}, commit") from failure
     raise failure
@@ -167,6 +167,11 @@ def refused(error: Exception | None) -> bool:
     if isinstance(error, CommitConflictError):
         return not isinstance(error, OutdatedError)
     return isinstance(error, JAVA_ERRORS) and java_class(error).endswith("CommitFailedException")
+
+
+def invalid(error: BaseException | None) -> bool:
+    """Return True if Iceberg refused to build the change, because the table no longer has the files that it needs."""
+    return isinstance(error, JAVA_ERRORS) and java_class(error).endswith("ValidationException")
 
 
 def certain(error: FirnError) -> bool:

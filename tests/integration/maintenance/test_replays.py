@@ -8,7 +8,7 @@ import pytest
 
 from firn.decoders.bad_records import Code
 from firn.model import names
-from firn.model.errors import ExitCode
+from firn.model.errors import ExitCode, FencedError
 from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema, RegistryConnection, Subject, WriterSchema
 from firn.model.maintenance import ReplayReport, ReplayWork
 from firn.model.progress import Replaying
@@ -17,6 +17,7 @@ from firn_spark.ingestion.publishing.switching import land_on
 from firn_spark.maintenance.replaying import letters as replayed
 from firn_spark.maintenance.replaying.decoding import Decoding, Result
 from firn_spark.maintenance.steps import audit
+from firn_spark.maintenance.steps.changes import Guard, NewSnapshot
 from firn_spark.schemas import registries
 from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import Extras, newest, read_landed
@@ -340,6 +341,47 @@ def test_a_replay_does_not_overwrite_the_counts_of_another(letters: Letters, mon
         assert "another replay works on the dead letters" in run.report().tables[0].message
         assert letters.marker() == Replaying.read(other)
     assert letters.letters() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_an_append_without_an_answer_can_land_after_the_next_pod_began(
+    letters: Letters, monkeypatch: pytest.MonkeyPatch, *, fenced: bool
+) -> None:
+    """The next pod sets the property only, so a REST catalog can still complete the append, which needs the same branch."""
+    build, appended, lost = NewSnapshot.build, [], []
+
+    def unanswered(change: NewSnapshot, table: Any) -> None:
+        appended.append(build(change, table)[1])
+        counts = Replaying(replay="replay-1", decoded=1).model_dump_json()
+        letters.lake.spark.sql(
+            f"ALTER TABLE {letters.topic.identifier} SET TBLPROPERTIES ('{names.REPLAY}' = '{counts}')"
+        )
+        lost.append(fenced)
+        raise OSError("no answer")
+
+    def check(guard: Guard) -> None:
+        if any(lost):
+            raise FencedError("the lease is lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NewSnapshot, "build", unanswered)
+        patched.setattr(Guard, "check", check)
+        run = letters.lake.prepare(letters.topic.work(replay=letters.work()))
+        assert run.work() == ExitCode.TEMPORARY
+        assert run.report().tables[0].reason == ("Fenced" if fenced else "NotReady")
+    land_late(letters.topic, appended[0])
+    assert letters.offsets() == [0, 1, 2, 4, 5]
+    letters.replay()
+    assert letters.letters() == [3]
+    letters.check(6)
+
+
+def land_late(topic: Topic, updated: Any) -> None:
+    """Complete an append as a REST catalog does: on top of the present properties, and with those of the append."""
+    operations, snapshot = topic.fresh().operations(), updated.currentSnapshot()
+    base = operations.current()
+    builder = topic.lake.spark._jvm.org.apache.iceberg.TableMetadata.buildFrom(base).setBranchSnapshot(snapshot, "main")
+    operations.commit(base, builder.setProperties({names.REPLAY: updated.properties()[names.REPLAY]}).build())
 
 
 def test_commits_of_ingestion_and_of_a_replay_do_not_disturb_each_other(letters: Letters) -> None:

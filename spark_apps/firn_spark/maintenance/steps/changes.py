@@ -90,8 +90,8 @@ class NewSnapshot:
         self.snapshot = table.snapshot(self._id) if self._id is not None else None
         if self.snapshot is not None:
             return True
-        self._marks.check(table)
         self._guard.check()
+        self._marks.check(table)
         return False
 
     def build(self, table: Any) -> tuple[Any, Any]:
@@ -124,8 +124,8 @@ class NewSnapshot:
                     f"table {table.name()}: the new snapshot has {key}={summary.get(key)}, but the run planned {value}, because other"
                     " commits changed the files; the run does not commit it"
                 )
-        self._marks.check(table)
         self._guard.check()
+        self._marks.check(table)
         self._id = int(snapshot.snapshotId())
         builder = builder_on(self._guard.jvm, base, int(time.time() * 1000))
         builder = builder.setBranchSnapshot(in_order(self._guard.jvm, base, snapshot), branch)

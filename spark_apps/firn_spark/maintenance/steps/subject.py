@@ -7,12 +7,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
-from firn.model.errors import CommitConflictError, FirnError, NotReadyError
+from firn.model.errors import FirnError, NotReadyError
 from firn.model.maintenance import AuditReport, Removed, ReplayReport
 from firn_spark.failpoints import Failpoints
 from firn_spark.maintenance.steps.changes import Guard, Marks, NewSnapshot
 from firn_spark.maintenance.steps.rewriting import Arrangement, Rewriter
-from firn_spark.tables.swaps import PATIENT, certain, swap
+from firn_spark.tables.swaps import PATIENT, certain, invalid, swap
 from firn_spark.tables.vended import io_properties, needs_renewal
 
 SAMPLE = 3
@@ -150,7 +150,8 @@ class Subject:
             self.renew()
             swap(self.table, change, self.failpoints, PATIENT)
         except FirnError as error:
-            if isinstance(error, CommitConflictError) or certain(error):
+            # A check that fails after a request without an answer proves nothing about the request.
+            if certain(error) or invalid(error.__cause__):
                 self.rewriter.discard(self.table, files)
             raise
         self.done.commits += 1
