@@ -699,7 +699,7 @@ class _Append:
         self._check_other_writer(table)
         column = replaced_column(self._extras.schema, self._committer.schema(table)) if self._extras.schema else None
         if column is not None:
-            self.discard(table)
+            # Not `discard`: a REST catalog can still complete a request, because the branch has not moved.
             raise CommitConflictError(
                 f"table {table.name()}: column {column} was dropped and added again while the round wrote its files; the "
                 "driver reads the records again"

@@ -47,12 +47,12 @@ class Setting:
     def committer(self, writer: str) -> Committer:
         return Committer(self.tables, writer, Failpoints())
 
-    def commit(self, base: Landed | None, writer: str = "one", epoch: int = 1, **given: Any) -> Landed:
-        """Commit a file with a row."""
+    def commit(self, base: Landed | None, writer: str = "one", epoch: int = 1, schema: str = "") -> Landed:
+        """Commit a file with a row. ``schema`` is that of the file."""
         self.lake.put(PATH, [Row(0, 4, 1, 0)])
         file = json.dumps({"path": PATH, "file-path": PATH, "record-count": 1})
         return self.committer(writer).commit(
-            self.table, [file], base, "topic-1", epoch, {0: 5}, Extras(records=True), **given
+            self.table, [file], base, "topic-1", epoch, {0: 5}, Extras(records=True, schema=schema)
         )
 
     @property
@@ -124,6 +124,24 @@ def test_a_claim_after_a_request_leaves_the_files(setting: Setting, monkeypatch:
     with pytest.raises(FencedError):
         setting.commit(None)
     assert setting.kept
+
+
+@pytest.mark.parametrize("requested", [True, False])
+def test_a_replaced_column_leaves_the_files_only_after_a_request(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, *, requested: bool
+) -> None:
+    """A REST catalog can complete the request after a change of the schema, which leaves the branch where it is."""
+    compared: list[str] = []
+
+    def replaced(written: str, current: str) -> str | None:
+        compared.append(current)
+        return "name" if len(compared) > requested else None
+
+    monkeypatch.setattr("firn_spark.tables.commits.replaced_column", replaced)
+    setting.gateway.refusal = "ServiceFailureException"
+    with pytest.raises(CommitConflictError, match="column name was dropped and added again"):
+        setting.commit(None, schema="{}")
+    assert setting.kept == requested
 
 
 def test_the_data_files_of_a_round_whose_dead_letters_fail_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
