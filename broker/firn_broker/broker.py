@@ -217,7 +217,11 @@ class Broker:
     def entrance(self, name: str, listener: Listener) -> Entrance:
         """Return what the connections of a listener have in common. Raises InvalidSpecError."""
         way = admission(listener, self._proofs, self.settings.connections.session_seconds)
-        return Entrance(name, way, self.audit.failed)
+        beside = listener.tls is None and any(each.tls is not None for each in self.settings.named_listeners().values())
+        return Entrance(name, way, self._note_unencrypted if beside else None, self.audit.failed)
+
+    def _note_unencrypted(self, client: Client) -> None:
+        self.audit.unencrypted(client.caller, client.id)
 
     def endpoints(self, client: Client) -> Sequence[tuple[Node, Endpoint]]:
         """List the brokers that this client can reach, with their addresses at the listener that the client uses.

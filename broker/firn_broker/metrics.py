@@ -23,6 +23,9 @@ LOOP_CPU_WAIT = Counter(
     "Seconds in which the broker's event loop was ready to run and waited for a CPU",
 )
 CONNECTIONS = Gauge("firn_broker_connections", "Connections that are open, or closed with a request still running")
+LISTENER_CONNECTIONS = Gauge(
+    "firn_broker_listener_connections", "The connections of each listener. The first listener is main", ["listener"]
+)
 DENIALS = Counter(
     "firn_broker_authorization_denials_total",
     "Operations on resources that ACLs denied to clients that named the resource, by operation, such as Write",

@@ -1,4 +1,4 @@
-"""The audit log: denied operations, failed authentications and administrative changes, as lines of the broker's log.
+"""The audit log: denied operations, failed authentications, connections without TLS and administrative changes, as lines of the broker's log.
 
 A line names the principal, its address, the operation and the resource. It contains neither passwords nor tokens, nor
 values of configs. The first denial has a line at once. Repetitions have one line a minute with their count. So clients
@@ -91,6 +91,7 @@ class Audit:
         self._clock = clock
         self._denials = _Events("access denied", clock)
         self._failures = _Events("authentication failed", clock)
+        self._unencrypted = _Events("connection without encryption", clock)
         self._changes = 0
         self._period = 0.0
         """When the counted changes began."""
@@ -113,6 +114,13 @@ class Audit:
             address, (("address", address), ("mechanism", _short(mechanism)), ("reason", _short(reason)))
         )
 
+    def unencrypted(self, caller: Caller, client: str) -> None:
+        """Note a connection without TLS, by the id that the client states, while other listeners have TLS."""
+        self._unencrypted.note(
+            caller.host,
+            (("address", caller.host), ("principal", _short(caller.principal)), ("client", _short(client))),
+        )
+
     def changed(self, caller: Caller, change: str, type: ResourceType, name: str) -> None:
         """Note an administrative change, by the name of the API that made it."""
         now = self._clock.monotonic()
@@ -133,6 +141,7 @@ class Audit:
             await asyncio.sleep(REPEAT_SECONDS)
             self._denials.flush()
             self._failures.flush()
+            self._unencrypted.flush()
 
 
 def _name(operation: Operation) -> str:

@@ -72,6 +72,8 @@ class Entrance:
     """The name of the listener, as in `NodeAddress`."""
     admission: Admission = OPEN
     """How clients authenticate."""
+    unencrypted: Callable[[Client], None] | None = None
+    """Called once for each connection that has sent a request, if other listeners have TLS and this one does not."""
     rejected: Callable[[str, str, str], None] = lambda address, mechanism, reason: None
     """Called with the address of a client whose certificate has no principal, the mechanism and the reason."""
 
@@ -129,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent, self._moved = 0, self._active
         """Unsent bytes of that answer when the client last took some, at time `_moved`."""
         self._writer: asyncio.Task[None] | None = None
-        self._lost = False
+        self._lost = self._reported = False
         self.client = Client(peer="?")
 
     # Callbacks of asyncio
@@ -283,11 +285,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._transport.is_closing():
             return
+        if self._entrance.unencrypted is not None and not self._reported and self.client.id:
+            self._reported = True
+            self._entrance.unencrypted(self.client)
         if self._place is not None and now - self._place.begun > settings.authentication_seconds:
             metrics.REFUSED_HANDSHAKES.labels("slow").inc()
-            why = f"did not authenticate within {settings.authentication_seconds} s (connections.authenticationSeconds)"
-            log.info("connection closed", peer=self.client.peer, client=self.client.id, reason=f"the client {why}")
-            self._transport.abort()
+            limit = f"{settings.authentication_seconds} s (connections.authenticationSeconds)"
+            self._refuse("slow", f"the client did not authenticate within {limit}")
             return
         if not self._writable.is_set():
             left = self._transport.get_write_buffer_size()
@@ -562,12 +566,14 @@ class Server:
         self._connections.add(connection)
         self._addresses[address] += 1
         metrics.CONNECTIONS.set(len(self._connections))
+        metrics.LISTENER_CONNECTIONS.labels(connection.client.listener or "main").inc()
         return True
 
     def forget(self, connection: Connection) -> None:
         """Remove a connection that is closed and has no running request."""
         if connection in self._connections:
             self._connections.remove(connection)
+            metrics.LISTENER_CONNECTIONS.labels(connection.client.listener or "main").dec()
             address = connection.client.address
             self._addresses[address] -= 1
             if not self._addresses[address]:

@@ -152,6 +152,15 @@ def test_a_client_may_use_only_what_acls_allow_and_denials_are_in_the_audit_log(
     assert (line["principal"], line["address"]) == (f"User:{USER}", "127.0.0.1")
 
 
+def test_a_client_without_encryption_is_in_the_audit_log(secure: Secure) -> None:
+    producer = Producer({"bootstrap.servers": secure.broker.bootstrap, "client.id": "old-billing"})
+    assert producer.list_topics(timeout=30).brokers
+    await_true(
+        "the audit log names the client",
+        lambda: any(line["client"] == "old-billing" for line in audit(secure, "connection without encryption")),
+    )
+
+
 def errors_of(login: Login) -> str:
     """Return the errors of a client that cannot connect."""
     errors: list[str] = []
