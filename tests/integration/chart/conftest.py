@@ -12,6 +12,7 @@ NAMESPACES = ("firn-system", "watched", "elsewhere")
 VALUES = {
     "images": {"registry": "registry.example.com/data"},
     "watchNamespaces": ["watched"],
+    "users": {"enabled": True},
     "groups": {"large": {"executors": {"instances": 2}, "serviceAccount": "spark"}},
 }
 RBAC = "rbac.authorization.k8s.io/v1"

@@ -1,7 +1,13 @@
 """Rights of the chart's service accounts, checked with a real API server."""
 
 import pytest
+from kubernetes.aio import config as kube_config
+from kubernetes.aio.client import Configuration
 
+from firn.model.errors import AccessDeniedError
+from firn_controllers.ports import ClientSecret, UserRef
+from firn_operator.adapters.kube.api_client import Api, RateLimit
+from firn_operator.adapters.kube.client_secrets import KubeClientSecrets
 from tests.apiserver import ApiServer
 
 
@@ -40,6 +46,8 @@ def allowed(
         ("patch", "topicusers", "watched", "firn.dev"),
         ("patch", "topicusers/status", "watched", "firn.dev"),
         ("watch", "topicgrants", "watched", "firn.dev"),
+        ("create", "secrets", "watched", ""),
+        ("patch", "secrets", "watched", ""),
         ("watch", "deadletterreplays", "watched", "firn.dev"),
         ("delete", "deadletterreplays", "watched", "firn.dev"),
         ("patch", "deadletterreplays/status", "watched", "firn.dev"),
@@ -86,6 +94,11 @@ def test_the_operator_has_no_other_rights(api: ApiServer, verb: str, resource: s
     ("verb", "resource", "namespace", "group"),
     [
         ("get", "secrets", "firn-system", ""),
+        ("get", "secrets", "watched", ""),
+        ("list", "secrets", "watched", ""),
+        ("watch", "secrets", "watched", ""),
+        ("delete", "secrets", "watched", ""),
+        ("patch", "secrets", "elsewhere", ""),
         ("list", "secrets", "", ""),
         ("create", "secrets", "firn-system", ""),
         ("create", "pods/exec", "firn-system", ""),
@@ -138,3 +151,27 @@ def test_drivers_may_create_and_delete_nothing_else(api: ApiServer, account: str
 def test_drivers_may_watch_contracts(api: ApiServer, account: str) -> None:
     assert allowed(api, account, "watch", "configmaps", "firn-system")
     assert not allowed(api, account, "watch", "configmaps", "watched")
+
+
+async def test_these_rights_are_enough_to_write_the_secrets_of_users_and_to_find_them_again(api: ApiServer) -> None:
+    place = "/api/v1/namespaces/firn-system/serviceaccounts/firn-operator/token"
+    token = api.call("POST", place, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+    configuration = Configuration()
+    await kube_config.load_kube_config(str(api.kubeconfig), client_configuration=configuration)
+    configuration.cert_file = configuration.key_file = None
+    configuration.api_key = {"BearerToken": f"Bearer {token}"}
+    client = Api(configuration, RateLimit(1000, 1000))
+    secrets, owner = KubeClientSecrets(client), UserRef("checkout", "3f0c1d0e-6f2b-4d5e-9c64-0123456789ab")
+    try:
+        assert await secrets.look("watched", "checkout-kafka", owner) is None
+        uid = await secrets.write("watched", "checkout-kafka", owner, {"password": "first"}, "r1", None)
+        assert await secrets.write("watched", "checkout-kafka", owner, {"password": "second"}, "r2", uid) == uid
+        assert await secrets.write("watched", "checkout-kafka", owner, {"password": "third"}, "r3", None) == uid
+        assert await secrets.look("watched", "checkout-kafka", owner) == ClientSecret(uid, "r3")
+        with pytest.raises(AccessDeniedError):
+            await secrets.write("elsewhere", "checkout-kafka", owner, {"password": "first"}, "r1", None)
+        with pytest.raises(AccessDeniedError):
+            await client.call("GET", "/api/v1/namespaces/watched/secrets/checkout-kafka")
+    finally:
+        await client.close()
+        api.call("DELETE", "/api/v1/namespaces/watched/secrets/checkout-kafka")
