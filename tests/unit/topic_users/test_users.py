@@ -226,6 +226,31 @@ async def test_no_secret_is_written_before_the_acls_are_there(world: World) -> N
     assert works(world)
 
 
+async def test_the_secret_is_written_some_time_after_the_last_change_in_kafka(world: World) -> None:
+    world.access.problem["change_acls"] = UnavailableError("no broker answers")
+    world.cluster.create(gen.user())
+    await world.operator_only()
+    world.clock.advance(10)
+    world.access.problem.clear()
+    await world.operator_only()
+    assert (len(acls(world, A)), world.secrets.calls["write"]) == (2, 0), "brokers learn of a change one after another"
+    world.clock.advance(1)
+    await world.operator_only()
+    assert world.secrets.calls["write"] == 0
+    world.clock.advance(1)
+    await world.operator_only()
+    assert works(world)
+
+
+async def test_a_stream_of_new_topics_does_not_delay_a_secret_for_ever(world: World) -> None:
+    world.cluster.create(gen.user(grants=[{"topics": [{"selector": {}}], "roles": ["Produce"]}]))
+    for number in range(30):
+        world.cluster.create(gen.topic(f"new{number}", profile="outside", table={"name": f"new{number}"}))
+        await world.step()
+        world.clock.advance(2)
+    assert world.secrets.calls["write"] == 1
+
+
 async def test_quotas_are_divided_while_two_credentials_work(world: World) -> None:
     await created(world, quotas={"producerBytesPerSecond": "10Mi", "requestPercent": 50})
     whole = {"producer_byte_rate": 10.0 * 2**20, "request_percentage": 50.0}

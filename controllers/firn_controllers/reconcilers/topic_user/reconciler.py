@@ -71,24 +71,19 @@ class TopicUserReconciler:
         rotation, done = Rotation(context, ports, self._recall(entry), self._write), list[Announcement]()
         if findings.credentials is not None:
             findings = await rotation.begin(findings, states)
-        findings = await self._apply(findings, ports, states)
+        changes = _changes(findings, states)
+        findings = await self._apply(findings, ports, changes)
         if findings.credentials is not None:
-            findings, done = await rotation.publish(findings)
+            findings, done = await rotation.publish(findings, changed=bool(changes))
         await self._write(findings.entry, user_status(findings), done)
         problems = (findings.credential_problem, findings.grant_problem, findings.quota_problem)
         return Outcome(failed=True) if any(problems) else rotation.wait(findings)
 
     async def _apply(
-        self, findings: UserFindings, ports: UserPorts, states: Mapping[str, PrincipalState]
+        self, findings: UserFindings, ports: UserPorts, changes: Sequence[PrincipalChange]
     ) -> UserFindings:
         """Change ACLs, quotas and surplus credentials of all principals, as far as the brokers allow it."""
-        entry, found = findings.entry, findings.credentials
-        assert entry.resource is not None
-        assert findings.resolved is not None
-        slots = found.live() if found is not None else (None,)
-        live = [access.principal(entry, slot) for slot in slots]
-        quotas = access.quotas_of(entry.resource.spec.quotas, len(live))
-        changes = access.plan(states, live, findings.resolved.rules, quotas, access.with_password(entry))
+        entry = findings.entry
         for change in changes:
             try:
                 await apply_acls(ports, entry.profile, change)
@@ -194,6 +189,17 @@ class TopicUserReconciler:
         new = user_entry(live)
         self._context.users.put(new)
         return new
+
+
+def _changes(findings: UserFindings, states: Mapping[str, PrincipalState]) -> Sequence[PrincipalChange]:
+    """Return the changes of all principals of a user."""
+    entry, found = findings.entry, findings.credentials
+    assert entry.resource is not None
+    assert findings.resolved is not None
+    slots = found.live() if found is not None else (None,)
+    live = [access.principal(entry, slot) for slot in slots]
+    quotas = access.quotas_of(entry.resource.spec.quotas, len(live))
+    return access.plan(states, live, findings.resolved.rules, quotas, access.with_password(entry))
 
 
 async def apply_acls(ports: UserPorts, profile: str, change: PrincipalChange) -> None:

@@ -20,6 +20,8 @@ from firn_controllers.topic_users.status import UserFindings
 
 SPREAD = 2.0
 """Seconds between the last change of a principal and the first client that may use it. Brokers learn of a change one after another."""
+LONGEST_SPREAD = 30.0
+"""Most seconds for which a credential waits for the end of changes, while topics come and go all the time."""
 LONGEST_SECRET_AGE = 0.5
 """Share of the resync interval for which the metadata of a Secret are not read again."""
 _REVISION_BYTES = 8
@@ -34,7 +36,9 @@ class Pending:
     revision: str
     password: str = field(repr=False)
     made: float
-    """Monotonic time."""
+    """Monotonic time at which Kafka got the credential."""
+    changed: float
+    """Monotonic time of the last change of ACLs or quotas since then."""
 
 
 @dataclass(slots=True)
@@ -88,13 +92,18 @@ class Rotation:
                 raise
             return replace(findings, credential_problem=error)
 
-    async def publish(self, findings: UserFindings) -> tuple[UserFindings, list[Announcement]]:
-        """Write the Secret, if Kafka has had credential, ACLs and quotas of the next principal for long enough."""
+    async def publish(self, findings: UserFindings, *, changed: bool) -> tuple[UserFindings, list[Announcement]]:
+        """Write the Secret, if Kafka has had credential, ACLs and quotas of the next principal for long enough.
+
+        ``changed``: this reconcile changed ACLs or quotas, so the time begins now.
+        """
         found, pending, facts = findings.credentials, self._memory.pending, self._facts
         assert found is not None
         problems = (findings.credential_problem, findings.grant_problem, findings.quota_problem)
         if found.next is None or pending is None or facts is None or self._connection is None or any(problems):
             return findings, []
+        if changed:
+            pending = self._memory.pending = replace(pending, changed=self._context.ports.clock.monotonic())
         if self._remaining(pending) > 0:
             return findings, []
         entry, memory = findings.entry, self._memory
@@ -128,7 +137,7 @@ class Rotation:
         return replace(resync, after=min(resync.after, until.total_seconds()))
 
     def _remaining(self, pending: Pending) -> float:
-        return pending.made + SPREAD - self._context.ports.clock.monotonic()
+        return min(pending.changed + SPREAD, pending.made + LONGEST_SPREAD) - self._context.ports.clock.monotonic()
 
     async def _observe(
         self, entry: UserEntry, found: Credentials, states: Mapping[str, PrincipalState], findings: UserFindings
@@ -178,5 +187,5 @@ class Rotation:
         except FirnError as error:
             return replace(findings, credential_problem=error)
         made = self._context.ports.clock.monotonic()
-        self._memory.pending = Pending(str(begun.next_revision), password, made)
+        self._memory.pending = Pending(str(begun.next_revision), password, made, made)
         return findings
