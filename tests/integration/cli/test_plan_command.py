@@ -307,3 +307,22 @@ def test_a_replay_is_created_once_and_its_spec_cannot_change(configured: Cluster
         (effect,) = plan(person, wanted, code=3)["documents"][0]["effects"]
         assert effect["kind"] == "refused"
         assert "the spec of a DeadLetterReplay cannot change; create another DeadLetterReplay" in effect["effect"]
+
+
+def test_a_user_is_planned_with_its_secret_and_its_identity_cannot_change(configured: Cluster) -> None:
+    user = {
+        "apiVersion": names.API_VERSION,
+        "kind": "TopicUser",
+        "metadata": {"name": "checkout", "namespace": configured.namespace},
+        "spec": {"profile": "outside"},
+    }
+    path = f"/apis/{names.API_VERSION}/namespaces/{configured.namespace}/topicusers"
+    (effect,) = plan(configured.administrator, user, code=3)["documents"][0]["effects"]
+    assert (effect["reason"], "users.enabled" in effect["effect"]) == ("NotAllowed", True)
+    configured.api.call("POST", path, user)
+    changed = {**user, "spec": {"profile": "other"}}
+    (effect,) = plan(configured.administrator, changed, code=3)["documents"][0]["effects"]
+    assert "profile is immutable: create another TopicUser for another profile" in effect["effect"]
+    grant = {**user, "kind": "TopicGrant", "metadata": {"name": "consent", "namespace": configured.namespace}}
+    grant["spec"] = {"topics": [{"name": "x"}], "to": [{"namespace": "shop", "users": ["*"]}], "roles": ["Consume"]}
+    assert fields(plan(configured.administrator, grant, code=2)) == [("created", "spec")]

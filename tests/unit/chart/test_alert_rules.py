@@ -30,6 +30,7 @@ LATER_BROKER = 'namespace="firn-system", profile="diskless", pod="firn-broker-di
 DAMAGED = f'firn_broker_damaged_ranges_total{{{BROKER}, read="second"}}'
 QUALITY = f'firn_ingest_quality_failures_total{{{INGEST}, rule="plausible"}}'
 REFUSED = 'firn_topic_set_topics{pod="firn-operator-a", namespace="shop", topic_set="events", state="refused"}'
+USER_READY = 'firn_topic_user_ready{pod="firn-operator-a", namespace="shop", user="checkout"}'
 RUNS = 'firn_maintenance_runs_total{pod="firn-operator-a", kind="RetentionPolicy", namespace="shop", policy="month", result="Failed"}'
 
 HEALTHY = (
@@ -410,6 +411,8 @@ CASES = (
     ),
     case("FirnTopicsRefused", "refused", 115, f"{REFUSED} 0x99 3x300"),
     case("FirnTopicsRefused", "made", None, REFUSED.replace("refused", "made") + " 1000x400", f"{REFUSED} 0x400"),
+    case("FirnUserNotReady", "not ready", 115, f"{USER_READY} 1x99 0x300"),
+    case("FirnUserNotReady", "ready", None, f"{USER_READY} 1x400"),
     case("FirnCompactionBehind", "behind", 115, f"firn_compaction_lag_seconds{{{TOPIC}}} 0x99 30000x300"),
     case("FirnCompactionBehind", "in time", None, f"firn_compaction_lag_seconds{{{TOPIC}}} 20000x400"),
     *counter_cases("FirnMaintenanceFails", RUNS, RUNS.replace("operator-a", "operator-b"), 60),
