@@ -9,7 +9,7 @@ import pytest
 
 from firn.model import names
 from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
-from firn.model.jobs import IngestJob
+from firn.model.jobs import Adoption, IngestJob
 from firn.model.progress import SharedOffsets, View
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion import ended_topics
@@ -39,6 +39,12 @@ class Brokers:
 
     def cluster_id(self) -> str:
         return self.cluster
+
+    def starts(self, topics: Collection[str]) -> dict[str, dict[int, int]]:
+        return {name: {0: 0} for name in topics}
+
+    def ends(self, topics: Collection[str]) -> dict[str, dict[int, int]]:
+        return {name: {0: 3} for name in topics}
 
     def topics(self, wanted: Collection[str]) -> dict[str, TopicInfo | FirnError]:
         self.asked.append(set(wanted))
@@ -232,17 +238,31 @@ def test_a_driver_looks_once_in_a_while_and_only_for_new_topics(group: Group, mo
     assert len(group.brokers.asked) == 1
 
 
-def test_the_first_commit_of_rows_has_the_look_of_the_preparation(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group.brokers.ids["eu"] = "eu-1"
-    group.land(group.serve("eu", "eu-1"), 5)
-    del group.brokers.ids["eu"]
+@pytest.fixture
+def preparation(group: Group, monkeypatch: pytest.MonkeyPatch) -> Preparation:
+    """Return the preparations of a driver whose topics have no dead letters."""
     nothing: Any = None
     tables, committer = group.setting.tables, group.setting.committer("one")
     monkeypatch.setattr(tables, "spec", lambda _: None)
     monkeypatch.setattr(dead_letters, "load", lambda *_: None)
-    preparation = Preparation(nothing, tables, lambda _: cast(Kafka, group.brokers), committer, Failpoints())
+    return Preparation(nothing, tables, lambda _: cast(Kafka, group.brokers), committer, Failpoints())
+
+
+def test_a_mirror_of_an_ended_topic_continues_at_the_offsets_of_its_spec(
+    group: Group, preparation: Preparation
+) -> None:
+    group.begin()
+    topic = Topic(group.job("eu", "eu-2", adopt=Adoption(topic_id="eu-1", offsets={0: 2})))
+    topic.log.live, topic.log.ends = TopicInfo("eu-2", (0,)), {0: 3}
+    preparation.prepare(topic)
+    assert topic.attempts.error is None
+    assert group.offsets("eu-2", "eu") == topic.reading.position == {0: 2}
+
+
+def test_the_first_commit_of_rows_has_the_look_of_the_preparation(group: Group, preparation: Preparation) -> None:
+    group.brokers.ids["eu"] = "eu-1"
+    group.land(group.serve("eu", "eu-1"), 5)
+    del group.brokers.ids["eu"]
     topic = Topic(group.job("us", "us-1"))
     topic.log.live, topic.log.ends = TopicInfo("us-1", (0,)), {0: 3}
     preparation.prepare(topic)
@@ -255,7 +275,8 @@ def test_the_first_commit_of_rows_has_the_look_of_the_preparation(
     group.setting.lake.put(path, [Row(0, offset, ord("u")) for offset in range(3)])
     result = landed({0: (0, 3)})
     result.data = [json.dumps({**json.loads(each), "path": path, "file-path": path}) for each in result.data]
-    topic_commits(cast(Any, committer), []).commit(topic, {0: (0, 3)}, result, 0.0)
+    committer = cast(Any, group.setting.committer("one"))
+    topic_commits(committer, []).commit(topic, {0: (0, 3)}, result, 0.0)
     assert topic.table.look is None
     text = SharedOffsets.read(group.setting.metadata.properties[names.SUMMARY_OFFSETS])
     assert len(text.topics["eu-1"].absent) == 1

@@ -266,8 +266,18 @@ def test_a_resource_adopts_only_a_topic_that_it_has_landed_itself(setting: Setti
         adoption.check_resource(mirror, setting.table(), setting.landed("mirror"))
     own = contract("eu", adopt=Adoption(topic_id="eu", offsets={0: 3}))
     adoption.check_resource(own, setting.table(), read_landed(setting.table(), View("eu-2", "eu")))
-    elsewhere = contract("mirror", adopt=Adoption(topic_id="unknown", offsets={0: 3}))
-    adoption.check_resource(elsewhere, setting.table(), None)
+
+
+def test_the_offsets_of_the_spec_count_for_an_adopted_topic_without_an_entry(setting: Setting) -> None:
+    with_offsets = contract("mirror", adopt=Adoption(topic_id="ended", offsets={0: 3}))
+    without = contract("mirror", adopt=Adoption(topic_id="ended"))
+    assert not adoption.check_resource(without, setting.table(), None), "a table without a commit"
+    eu = setting.commit("eu", None, 3)
+    assert adoption.check_resource(with_offsets, setting.table(), None)
+    with pytest.raises(ConflictError, match=r"no offsets of topic ended .* set the first offsets to land"):
+        adoption.check_resource(without, setting.table(), None)
+    assert not adoption.check_resource(without, setting.table(), None, replaced=True)
+    assert not adoption.check_resource(without, setting.table(), eu)
 
 
 def test_losses_of_two_topics_have_different_names(setting: Setting) -> None:

@@ -15,22 +15,34 @@ from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
 from firn_spark.tables.commits import Landed, shared_offsets
 
 
-def check_resource(job: IngestJob, table: Any, landed: Landed | None) -> None:
-    """Check that no other resource has landed the topic of ``spec.ingestion.adopt`` in a shared table. Raises ConflictError.
+def check_resource(job: IngestJob, table: Any, landed: Landed | None, *, replaced: bool = False) -> bool:
+    """Return whether a shared table lost the offsets of the topic of ``spec.ingestion.adopt``, so that those of the spec count.
 
-    A resource continues only its own earlier topics there. ``landed`` is its newest commit, so without one it would begin at the
-    start of a log that may have the same records again.
+    ``landed`` is the newest commit of the resource, which continues only its own earlier topics. So without one it would begin at
+    the start of a log that may have the same records again. ``replaced``: the table replaced another, and begins as a new one.
+    Raises ConflictError if another resource has landed the topic, or if the spec has no offsets of a topic that ended.
     """
     adopted = job.adopt.topic_id if job.adopt is not None else ""
-    if landed is not None or not adopted or not job.table.shared:
-        return
+    if job.adopt is None or landed is not None or not adopted or not job.table.shared:
+        return False
     known = shared_offsets(table)
-    found = known.topics.get(adopted) if known is not None else None
+    if known is None or not known.topics:
+        return False
+    found = known.topics.get(adopted)
     if found is not None:
         raise ConflictError(
             f"table {job.table.identifier}: IcebergTopic {found.resource} has landed topic {adopted} of spec.ingestion.adopt; create this"
             f" IcebergTopic again with the name {found.resource}, or without adopt to land all records of its log"
         )
+    if replaced:
+        return False
+    if not job.adopt.offsets:
+        raise ConflictError(
+            f"table {job.table.identifier}: it has no offsets of topic {adopted} of spec.ingestion.adopt, because no topic of this id landed"
+            " there, or because Kafka has not had it for a month; set the first offsets to land in spec.ingestion.adopt.offsets, or remove"
+            " adopt to land all records of the log again"
+        )
+    return True
 
 
 def first_offsets(job: IngestJob, table: Any, landed: Landed, live: TopicInfo, kafka: Kafka) -> Offsets | None:
@@ -38,7 +50,7 @@ def first_offsets(job: IngestJob, table: Any, landed: Landed, live: TopicInfo, k
 
     The log may have deleted records from an adopted offset on. They count as lost, like those of any topic.
     Raises ConflictError if the other topic is not known to be of this Kafka cluster and the spec does not adopt its
-    table, and NotReadyError if the log does not reach the adopted offsets yet.
+    table, and the errors of `adopted_offsets`.
     """
     if job.adopt is None or not job.adopt.topic_id or job.adopt.topic_id != landed.topic_id:
         key = (
@@ -62,9 +74,18 @@ def first_offsets(job: IngestJob, table: Any, landed: Landed, live: TopicInfo, k
                 "with this topicId and the first offsets to land"
             )
         return None
+    return adopted_offsets(job, live, kafka)
+
+
+def adopted_offsets(job: IngestJob, live: TopicInfo, kafka: Kafka) -> Offsets:
+    """Return the first offsets of ``spec.ingestion.adopt``: of partitions that it does not list, the start of the log.
+
+    Raises NotReadyError if the log does not reach them yet.
+    """
+    given = job.adopt.offsets if job.adopt is not None else {}
     parts = {job.topic: live.partitions}
     starts, ends = offsets_of(kafka.starts(parts)[job.topic]), offsets_of(kafka.ends(parts)[job.topic])
-    offsets = {part: job.adopt.offsets.get(part, starts[part]) for part in live.partitions}
+    offsets = {part: given.get(part, starts[part]) for part in live.partitions}
     short = [part for part, offset in offsets.items() if offset > ends[part]]
     if short:
         part = short[0]

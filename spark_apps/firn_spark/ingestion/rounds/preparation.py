@@ -114,12 +114,15 @@ class Preparation:
         live = _live(topic)
         topic.table.landed = landed
         topic.table.look = self._ended.look(topic, table) or topic.table.look
-        adoption.check_resource(topic.job, table, landed)
+        of_ended = adoption.check_resource(topic.job, table, landed, replaced=topic.replaced_table)
         connector = self._last_writer(topic, table, landed)
         if connector is None and landed is None and not topic.replaced_table:
             takeover.check_named(topic.job, table)
         if connector is not None:
             self._take_over(topic, connector, live)
+        elif of_ended:
+            kafka = self._kafkas(topic.job.profile)
+            self._continue_at(topic, None, live, adoption.adopted_offsets(topic.job, live, kafka))
         elif landed is None and topic.job.start_from.kind != "Earliest":
             self.begin_table(topic, live)
         elif landed is not None and landed.topic_id != live.topic_id:
@@ -294,11 +297,14 @@ class Preparation:
         table = topic.table.java
         offsets = adoption.first_offsets(topic.job, table, landed, live, self._kafkas(topic.job.profile))
         if offsets is not None:
-            epoch = self._claim(topic, live.topic_id)
-            # The topic and its cluster change in one commit.
-            cluster = self._kafkas(topic.job.profile).cluster_id()
-            extras = Extras.of(topic.job, cluster=cluster, begins=True)
-            topic.table.landed = self._committer.commit(table, (), landed, live.topic_id, epoch, offsets, extras)
+            self._continue_at(topic, landed, live, offsets)
+
+    def _continue_at(self, topic: Topic, landed: Landed | None, live: TopicInfo, offsets: Offsets) -> None:
+        """Commit the adopted offsets. The topic and its cluster change in one commit."""
+        epoch, table = self._claim(topic, live.topic_id), topic.table.java
+        cluster = self._kafkas(topic.job.profile).cluster_id()
+        extras = Extras.of(topic.job, cluster=cluster, begins=True)
+        topic.table.landed = self._committer.commit(table, (), landed, live.topic_id, epoch, offsets, extras)
 
     def _last_writer(self, topic: Topic, table: Any, landed: Landed | None) -> SinkCommits | None:
         """Return the connector that wrote the table last, if any."""
