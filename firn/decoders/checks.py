@@ -150,7 +150,7 @@ def _unframed(value: bytes, code: Code) -> bytes:
 
 def _with_columns(message: Message) -> Message:
     kept = (each for each in message.fields if protobuf.column_type(each.type) is not None)
-    return replace(message, fields=tuple(replace(each, type=_inner(each.type)) for each in kept))
+    return message.only(replace(each, type=_inner(each.type)) for each in kept)
 
 
 def _inner(node: Node) -> Node:

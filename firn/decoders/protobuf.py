@@ -164,7 +164,6 @@ class _FieldReader:
 
     def __init__(self, field: Field) -> None:
         self.name = field.name
-        self.oneof = field.oneof
         self._field = field
         node = field.type
         self.repeated = isinstance(node, Repeated | Map)
@@ -266,6 +265,7 @@ class _MessageReader:
     def __init__(self, message: Message) -> None:
         self._node = message
         self._fields = {each.number: _FieldReader(each) for each in message.fields}
+        self._oneofs = {each.number: each.oneof for each in message.fields if each.oneof} | dict(message.others)
 
     def read(self, data: Bytes, end: int, state: State, group: int = 0) -> None:
         """Read the fields up to ``end`` into ``state``, which may have fields of the same message already.
@@ -277,16 +277,16 @@ class _MessageReader:
             number, wire = data.tag(end)
             if wire == END and number == group:
                 return
-            field = self._fields.get(number)
+            field, oneof = self._fields.get(number), self._oneofs.get(number)
+            if oneof:
+                # The member of the oneof that is set so far.
+                rival = state.setdefault(oneof, number)
+                if rival != number:
+                    state.pop(rival, None)
+                    state[oneof] = number
             if field is None:
                 _skip(data, begun, number, wire, end)
                 continue
-            if field.oneof:
-                # The member of the oneof that is set so far.
-                rival = state.setdefault(field.oneof, number)
-                if rival != number:
-                    state.pop(rival, None)
-                    state[field.oneof] = number
             try:
                 field.read(data, wire, end, state)
             except BadRecordError as error:

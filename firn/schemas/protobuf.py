@@ -8,7 +8,7 @@ large or too deep, and fields whose names differ only in case.
 import base64
 import difflib
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from firn.member_paths import Path
@@ -119,11 +119,23 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message with its fields, in the order of the text. ``nanoseconds``: the column of a Timestamp keeps them."""
+    """A message with its fields, in the order of the text. ``nanoseconds``: the column of a Timestamp keeps them.
+
+    ``others`` are the numbers of members of a ``oneof`` that are not read, with the name of the oneof. A value of such a member
+    clears the members that are.
+    """
 
     name: str
     fields: tuple[Field, ...]
     nanoseconds: bool = False
+    others: tuple[tuple[int, str], ...] = ()
+
+    def only(self, fields: Iterable[Field]) -> "Message":
+        """Return the message with only these fields of it, which may have other types."""
+        kept = tuple(fields)
+        numbers, oneofs = {each.number for each in kept}, {each.oneof for each in kept if each.oneof}
+        members = (*self.others, *((each.number, each.oneof) for each in self.fields if each.number not in numbers))
+        return replace(self, fields=kept, others=tuple(each for each in members if each[1] in oneofs))
 
 
 Node = Scalar | Enum | Repeated | Map | Message
@@ -181,7 +193,7 @@ def message_of(schema: RecordSchema, *, whole: bool = False) -> Message:
         message = _renamed(message, rename.old_path, rename.name)
     if read is None or whole:
         return message
-    return replace(message, fields=tuple(each for each in message.fields if each.name in read))
+    return message.only(each for each in message.fields if each.name in read)
 
 
 def message_name(schema: RecordSchema) -> str:
@@ -502,6 +514,11 @@ class _Extent:
     types: int
 
 
+def _oneof(field: FieldDeclaration, message: MessageDeclaration) -> str:
+    """Return the name of the oneof of a field; empty without one, also for ``optional`` in proto3."""
+    return message.oneofs[field.oneof] if field.oneof >= 0 and not field.proto3_optional else ""
+
+
 @dataclass(slots=True)
 class _Parser:
     """Parses messages, each once. A message is None while the parser reads its fields."""
@@ -531,8 +548,10 @@ class _Parser:
         fields: list[Field] = []
         extents: list[_Extent] = []
         seen: dict[str, str] = {}
+        others: list[tuple[int, str]] = []
         for each in declared.fields:
             if not path and not self._can_be_column(each, declared, level):
+                others.append((each.number, _oneof(each, declared)))
                 continue
             made = self._field(each, declared, path, level)
             is_read = path or self.read is None or made.name in self.read
@@ -547,7 +566,7 @@ class _Parser:
                 raise _bad(f"{path}.{made.name}", f"the column has more than {types.MAX_DEPTH} levels of nesting")
             fields.append(made)
             extents.append(extent)
-        made_message = Message(name, tuple(fields))
+        made_message = Message(name, tuple(fields), others=tuple(others)).only(fields)
         if self.nanoseconds and is_timestamp(made_message):
             made_message = TIMESTAMP_NS
         leaf = is_timestamp(made_message) or wrapped_field(made_message) is not None
@@ -565,12 +584,15 @@ class _Parser:
 
         A message inside itself is followed as far as a path goes.
         """
-        fields = []
+        fields: list[Field] = []
+        others: list[tuple[int, str]] = []
         for each in declared.fields:
             inner = frozenset(rest[1:] for rest in paths if rest[0] == each.name)
             if inner:
                 fields.append(self._field(each, declared, path, level, inner))
-        return Message(declared.name, tuple(fields))
+            else:
+                others.append((each.number, _oneof(each, declared)))
+        return Message(declared.name, tuple(fields), others=tuple(others)).only(fields)
 
     def _can_be_column(self, field: FieldDeclaration, message: MessageDeclaration, level: int) -> bool:
         """Return whether a field of the record is read, or could be read."""
@@ -597,10 +619,10 @@ class _Parser:
             raise _bad(path, f"the name {declared.name[:40]}... has more than {MOST_NAME} characters; rename the field")
         node = self._node(declared, place, level, paths)
         repeated = isinstance(node, Repeated | Map)
-        in_oneof = declared.oneof >= 0 and not declared.proto3_optional
+        oneof = _oneof(declared, message)
         implicit = message.map_entry or (declared.implicit and declared.oneof < 0 and not isinstance(node, Message))
         default: Default | None = None
-        if declared.default is not None and not in_oneof:
+        if declared.default is not None and not oneof:
             default = self._explicit(node, declared)
         elif implicit and not repeated:
             default = _zero(node)
@@ -610,7 +632,7 @@ class _Parser:
             node,
             default=default,
             required=declared.label == descriptors.REQUIRED,
-            oneof=message.oneofs[declared.oneof] if in_oneof else "",
+            oneof=oneof,
             group=declared.type == descriptors.GROUP and not message.map_entry and not isinstance(node, Map),
         )
 

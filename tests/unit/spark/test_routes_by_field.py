@@ -218,6 +218,22 @@ def test_other_members_of_a_protobuf_message_need_no_column() -> None:
     assert found == {"other": ([0, 1], {}), REST: ([2, 3], {4: "InvalidProtobuf"})}
 
 
+def test_a_later_member_of_its_oneof_clears_a_protobuf_field() -> None:
+    text = """syntax = "proto3";
+    message E { oneof kind { string type = 2; int32 code = 1; E more = 3; } oneof other { int32 a = 4; int32 b = 5; } }
+    message Deep { E meta = 7; }
+    """
+    known: WriterSchemas = {1: protobuf(text)}
+    sale, code, more, others = b"\x12\x04sale", b"\x08\x05", b"\x1a\x02\x08\x05", b"\x20\x01\x28\x01"
+    values = [sale, sale + code, code + sale, sale + more, more + sale, code, sale + others, b""]
+    schemas = contracts(SchemaFormat.PROTOBUF, "sale", by="$.type", otherwise="Table")
+    found = divided(schemas, known, [framed(1, b"\0" + each) for each in values])
+    assert found == {"sale": ([0, 2, 4, 6], {}), REST: ([1, 3, 5, 7], {})}
+    schemas = contracts(SchemaFormat.PROTOBUF, "sale", by="$.meta.type", otherwise="Table")
+    deep = [b"\x02\x02" + b"\x3a" + bytes([len(each)]) + each for each in values]
+    assert divided(schemas, known, [framed(1, each) for each in deep]) == found
+
+
 def test_a_member_of_a_well_known_message_does_not_decide() -> None:
     text = (
         'syntax = "proto3"; import "google/protobuf/timestamp.proto"; message E { google.protobuf.Timestamp at = 1; }'

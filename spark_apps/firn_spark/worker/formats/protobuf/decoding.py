@@ -31,7 +31,7 @@ class ProtobufFormat:
         types = {field.name: field.type for field in self._columns}
         message = with_columns(protobuf.message_of(schema), types)
         self._names = [each.name for each in message.fields]
-        self._rows = Rows(message.fields, [types[name] for name in self._names])
+        self._rows = Rows(message.fields, [types[name] for name in self._names], message.others)
         self._framed = schema.framing == "Registry"
         expected = _expected_indexes(schema)
         self._expected = np.array(expected, np.int64)
@@ -98,9 +98,7 @@ def with_columns(message: Message, types: Mapping[str, pa.DataType]) -> Message:
 
     Times have the resolution of their columns. Bytes for a column of texts are texts, which are encoded alike.
     """
-    return replace(
-        message, fields=tuple(_field(each, types[each.name]) for each in message.fields if each.name in types)
-    )
+    return message.only(_field(each, types[each.name]) for each in message.fields if each.name in types)
 
 
 def _field(field: Field, type_: pa.DataType) -> Field:

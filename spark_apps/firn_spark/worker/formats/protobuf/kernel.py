@@ -13,8 +13,9 @@ import numpy as np
 from firn_spark.worker.compiled import inlined, njit
 from firn_spark.worker.formats import utf8, words
 
-VARINT, ZIGZAG, BOOLEAN, SIGNED32, UNSIGNED32, WORD64, STRING, BYTES, MESSAGE, REPEATED = range(10)
-"""Ways to read a value. `REPEATED` is any number of values of one field."""
+VARINT, ZIGZAG, BOOLEAN, SIGNED32, UNSIGNED32, WORD64, STRING, BYTES, MESSAGE, REPEATED, OTHER = range(11)
+"""Ways to read a value. `REPEATED` is any number of values of one field. `OTHER` is a member of a oneof that has no
+column."""
 OF_VARINT, OF_64, OF_LENGTH, OF_START, OF_END, OF_32 = range(6)
 """Wire types."""
 NULL, DEFAULT, REQUIRED = range(3)
@@ -201,11 +202,15 @@ def _row(  # noqa: C901, PLR0913
             if at < 0:
                 return False
             continue
-        if tags[column] != tag and packed[column] != tag:
+        op = ops[column]
+        if tags[column] != tag and packed[column] != tag and op != OTHER:
             return False
         guess = column
-        op = ops[column]
-        if op == REPEATED:
+        if op == OTHER:
+            at = _after_any(data, at, end, tag)
+            if at < 0:
+                return False
+        elif op == REPEATED:
             at = _after_any(data, at, end, tag)
             if at < 0 or (valid[column, row] and values[column, row] + lengths[column, row] != begun):
                 return False
@@ -247,6 +252,8 @@ def _store(  # noqa: PLR0913
     Return the place behind the texts in ``texts``, of which ``to`` bytes are used."""
     for row in range(count):
         known[column, base + row] = valid[column, row]
+    if op == OTHER:
+        return to
     if op == STRING or op == BYTES:
         shift = offsets[slot, base] - to
         for row in range(count):

@@ -91,13 +91,20 @@ class _Reader(Protocol):
 class Rows:
     """Reads rows of fields."""
 
-    def __init__(self, fields: Sequence[Field], types: Sequence[pa.DataType]) -> None:
-        """Set up the kernel's data. ``types`` are those of the fields' columns."""
-        order = sorted(range(len(fields)), key=lambda place: fields[place].number)
-        self._places = [order.index(place) for place in range(len(fields))]
-        self._fields = [fields[place] for place in order]
-        self._types = [types[place] for place in order]
-        ways = [_way(each.number, each.type, each.group) for each in self._fields]
+    def __init__(
+        self, fields: Sequence[Field], types: Sequence[pa.DataType], others: Sequence[tuple[int, str]] = ()
+    ) -> None:
+        """Set up the kernel's data. ``types`` are those of the fields' columns. ``others`` as in `Message`."""
+        of_columns = {each.number: type_ for each, type_ in zip(fields, types, strict=True)}
+        members = (Field(number, "", Message("", ()), oneof=oneof) for number, oneof in others)
+        self._fields = sorted((*fields, *members), key=lambda each: each.number)
+        order = [each.number for each in self._fields]
+        self._places = [order.index(each.number) for each in fields]
+        self._types = {place: of_columns[number] for place, number in enumerate(order) if number in of_columns}
+        ways = [
+            _way(each.number, each.type, each.group) if place in self._types else _Way(kernel.OTHER, each.number << 3)
+            for place, each in enumerate(self._fields)
+        ]
         self._ops = [way.op for way in ways]
         self._widths = {"small": 0, "numbers": 0, "texts": 0}
         self._slots = []
@@ -122,9 +129,9 @@ class Rows:
         self._columns = (*(np.array(column, np.int64) for column in columns), np.zeros(len(oneofs), np.int64))
         """Arguments of the kernel, in their order."""
         self._readers = {
-            place: _reader(each, type_)
-            for place, (each, type_) in enumerate(zip(self._fields, self._types, strict=True))
-            if isinstance(each.type, Message | Map | Repeated)
+            place: _reader(self._fields[place], type_)
+            for place, type_ in self._types.items()
+            if isinstance(self._fields[place].type, Message | Map | Repeated)
         }
 
     def read(self, data: Numbers, firsts: Numbers, ends: Numbers, present: Numbers) -> tuple[list[pa.Array], Numbers]:
@@ -140,8 +147,8 @@ class Rows:
             vouched &= sure
         doubted = None if vouched.all() else ~vouched
         indices = None if doubted is None else pa.array(np.arange(len(firsts)), mask=doubted)
-        columns = []
-        for place, type_ in enumerate(self._types):
+        columns = {}
+        for place, type_ in self._types.items():
             made = parts.get(place)
             if made is None:
                 if doubted is not None:
@@ -149,7 +156,7 @@ class Rows:
                 made = self._column(place, block, present & vouched)
             elif indices is not None:
                 made = made.take(indices)
-            columns.append(made if made.type == type_ else pc.cast(made, type_, safe=False))
+            columns[place] = made if made.type == type_ else pc.cast(made, type_, safe=False)
         return [columns[place] for place in self._places], vouched
 
     def _column(self, place: int, block: "_Block", certain: Numbers) -> pa.Array:
@@ -211,6 +218,8 @@ def _room(way: _Way) -> tuple[str, int]:
         return "texts", 1
     if way.narrow:
         return "small", 1
+    if way.op == kernel.OTHER:
+        return "numbers", 0
     return "numbers", 2 if way.op >= kernel.MESSAGE else 1
 
 
@@ -302,7 +311,7 @@ class _Structs:
         types = {member.name: member.type for member in type_}
         fields = [each for each in message.fields if each.name in types]
         self._names = [each.name for each in fields]
-        self._rows = Rows(fields, [types[name] for name in self._names])
+        self._rows = Rows(fields, [types[name] for name in self._names], message.only(fields).others)
 
     def read(self, data: Numbers, firsts: Numbers, ends: Numbers, present: Numbers) -> tuple[pa.Array, Numbers]:
         columns, sure = self._rows.read(data, firsts, ends, present)
