@@ -1,4 +1,4 @@
-"""A TopicUser under a running operator: clients of a real Kafka use the files of the Secret that it wrote."""
+"""A TopicUser under a running operator: clients of Kafka and of a diskless broker use the files of the Secret that it wrote."""
 
 import base64
 import itertools
@@ -11,13 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AclBindingFilter, AclOperation, AclPermissionType, AdminClient
+from confluent_kafka.admin import (
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialUpsertion,
+)
 from confluent_kafka.admin import ResourcePatternType as Pattern
 from confluent_kafka.admin import ResourceType as Resource
 
 from firn.model import names
+from tests.authority import Authority
+from tests.servers.firn_broker import embedded
 from tests.servers.kafka import PASSWORD, USER, program
-from tests.servers.process import await_true
+from tests.servers.process import await_true, free_port
 
 if TYPE_CHECKING:
     from tests.integration.operator.conftest import Manifest, Running, World
@@ -28,24 +39,56 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def operator(world: "World") -> Iterator["Running"]:
-    mounted = world.directory / "secrets" / "kafka"
-    mounted.mkdir()
-    (mounted / "ca.crt").write_bytes((world.broker.directory / "tls" / "ca.crt").read_bytes())
-    (mounted / "password").write_text(PASSWORD)
-    sasl = {"mechanism": "SCRAM-SHA-512", "username": USER, "password": {"secret": "kafka", "key": "password"}}
-    security = {"tls": True, "ca": {"secret": "kafka", "key": "ca.crt"}, "sasl": sasl}
-    brokers = {"bootstrapServers": world.broker.secure, "security": security, "users": {"namespaces": ["demo"]}}
-    with world.operator(profiles={"classic": brokers}, users={"enabled": True}) as running:
+def waves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, Path]]:
+    """Run a diskless broker. Yield its listener without TLS for administrators, the one for users, and its CA."""
+    directory = tmp_path_factory.mktemp("waves")
+    authority, port = Authority(directory), free_port()
+    pair = authority.issue("broker", "127.0.0.1", "localhost")
+    tls = {"certFile": str(pair.certificate), "keyFile": str(pair.key)}
+    settings = {
+        "LISTENERS": {"secure": {"bind": f"127.0.0.1:{port}", "tls": tls, "authentication": ["ScramSha512"]}},
+        "AUTHORIZATION": {"type": "Acl", "superUsers": ["User:ANONYMOUS", f"User:{USER}"]},
+        "GROUPS__INITIAL_REBALANCE_MS": 100,
+    }
+    environment = {f"FIRN_BROKER_{name}": json.dumps(value) for name, value in settings.items()}
+    with embedded(directory / "data", **environment) as broker:
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        put: list[UserScramCredentialAlteration] = [UserScramCredentialUpsertion(USER, info, PASSWORD.encode())]
+        admin = AdminClient(
+            {"bootstrap.servers": broker.bootstrap}
+        )  # referenced, because a collected client fails its futures
+        for future in admin.alter_user_scram_credentials(put).values():
+            future.result(30)
+        yield broker.bootstrap, f"127.0.0.1:{port}", authority.file
+
+
+@pytest.fixture(scope="module")
+def operator(world: "World", waves: tuple[str, str, Path]) -> Iterator["Running"]:
+    def brokers(name: str, bootstrap: str, authority: Path) -> "Manifest":
+        mounted = world.directory / "secrets" / name
+        mounted.mkdir()
+        (mounted / "ca.crt").write_bytes(authority.read_bytes())
+        (mounted / "password").write_text(PASSWORD)
+        sasl = {"mechanism": "SCRAM-SHA-512", "username": USER, "password": {"secret": name, "key": "password"}}
+        security = {"tls": True, "ca": {"secret": name, "key": "ca.crt"}, "sasl": sasl}
+        return {"bootstrapServers": bootstrap, "security": security, "users": {"namespaces": ["demo"]}}
+
+    assert world.broker.secure is not None
+    profiles = {
+        "classic": brokers("kafka", world.broker.secure, world.broker.directory / "tls" / "ca.crt"),
+        "waves": brokers("waves", *waves[1:]),
+    }
+    with world.operator(profiles=profiles, users={"enabled": True}) as running:
         yield running
 
 
 class Account:
     """A TopicUser of a test, its Secret, and its clients."""
 
-    def __init__(self, world: "World", name: str, topic: str) -> None:
-        self.world, self.name, self.topic = world, name, topic
-        self.place = f"{NAMESPACE}/topicusers/{name}"
+    def __init__(self, world: "World", profile: str, plain: str, number: int) -> None:
+        self.world, self.profile, self.plain = world, profile, plain
+        self.name, self.topic, self.other = f"checkout{number}", f"owned{number}", f"foreign{number}"
+        self.place = f"{NAMESPACE}/topicusers/{self.name}"
 
     def apply(self, **spec: Any) -> None:
         grants = [{"topics": [{"name": self.topic}], "roles": ["Produce", "Consume"]}]
@@ -53,7 +96,7 @@ class Account:
             "apiVersion": names.API_VERSION,
             "kind": "TopicUser",
             "metadata": {"name": self.name, "namespace": "demo"},
-            "spec": {"profile": "classic", "grants": grants, **spec},
+            "spec": {"profile": self.profile, "grants": grants, **spec},
         }
         place = f"{self.place}?fieldManager=user&force=true"
         self.world.api.call("PATCH", place, body, "application/apply-patch+yaml")
@@ -112,23 +155,24 @@ def consumed(settings: dict[str, Any], topic: str, group: str) -> str:
             return (message.value() or b"").decode()
 
 
-@pytest.fixture
-def account(world: "World", operator: "Running") -> Iterator[Account]:
-    """Return the TopicUser of a test, whose topic exists, and another topic without a grant."""
-    number = next(_numbers)
-    topic, other = f"owned{number}", f"foreign{number}"
-    for name in (topic, other):
-        world.apply(name, {"table": {"name": name}})
-    for name in (topic, other):
+@pytest.fixture(params=["classic", "waves"])
+def account(
+    request: pytest.FixtureRequest, world: "World", operator: "Running", waves: tuple[str, str, Path]
+) -> Iterator[Account]:
+    """Return the TopicUser of a test on Kafka or on a diskless broker. Its topic exists, and another one without a grant."""
+    plain = world.broker.bootstrap if request.param == "classic" else waves[0]
+    account = Account(world, request.param, plain, next(_numbers))
+    for name in (account.topic, account.other):
+        world.apply(name, {"profile": request.param, "table": {"name": name}})
+    for name in (account.topic, account.other):
         world.await_condition(name, "TopicReady", "True")
-    account = Account(world, f"checkout{number}", topic)
     account.apply()
     account.await_ready()
     yield account
     if world.find(account.place):
         world.api.call("DELETE", account.place)
         await_true("the user is gone", lambda: world.find(account.place) is None)
-    for name in (topic, other):
+    for name in (account.topic, account.other):
         world.api.call("DELETE", f"{NAMESPACE}/icebergtopics/{name}")
 
 
@@ -142,7 +186,7 @@ def test_a_client_with_the_files_of_the_secret_uses_its_topic_and_no_other(
     world: "World", account: Account, tmp_path: Path
 ) -> None:
     settings, topic = account.librdkafka(), kafka_name(world, account.topic)
-    other = kafka_name(world, account.topic.replace("owned", "foreign"))
+    other = kafka_name(world, account.other)
     assert produced(settings, topic, "first") is None
     assert consumed(settings, topic, f"demo.{account.name}.readers") == "first"
     denied = produced(settings, other, "no")
@@ -181,7 +225,7 @@ def test_a_deleted_user_has_no_rights_and_no_password(world: "World", account: A
     settings, topic = account.librdkafka(), kafka_name(world, account.topic)
     world.api.call("DELETE", account.place)
     await_true("the user is gone", lambda: world.find(account.place) is None, 60)
-    admin = AdminClient({"bootstrap.servers": world.broker.bootstrap})
+    admin = AdminClient({"bootstrap.servers": account.plain})
     every: Any = None
 
     def rules() -> list[Any]:
