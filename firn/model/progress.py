@@ -129,7 +129,7 @@ class View:
 
 
 LOOKS = 3
-"""Number of looks, each `LOOK_MS` or more after the one before, that have to find no topic of an id before its entry ends."""
+"""Number of counted looks without a topic of an id before its entry ends. A look counts only `LOOK_MS` or more after the previous one."""
 LOOK_MS = 24 * 3600 * 1000
 ENDED_MS = 30 * LOOK_MS
 """Least time in milliseconds from the first of these looks to the last one."""
@@ -162,7 +162,7 @@ class TopicCommit(BaseModel):
     group: str = Field(default="", exclude_if=lambda name: not name)
     """Ingestion group whose driver made the commit."""
     absent: tuple[int, ...] = Field(default=(), exclude_if=lambda times: not times)
-    """Times of the first looks since this commit that did not find the topic, and of the last one, in milliseconds since 1970."""
+    """Times of the counted looks since this commit, in milliseconds since 1970; a later look replaces the last of `LOOKS`."""
 
 
 class SharedOffsets(BaseModel):

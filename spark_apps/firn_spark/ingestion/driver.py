@@ -61,7 +61,9 @@ class Driver:
         writer = f"{settings.group}/{socket.gethostname()}/{uuid.uuid4().hex[:12]}"
         points = points or failpoints.Failpoints()
         committer = Committer(tables, writer, points)
-        preparation = Preparation(spark, tables, self.kafka, committer, points, registries(settings), settings.salts)
+        preparation = Preparation(
+            spark, tables, self.kafka, committer, points, registries(settings), settings.salts, jobs.current
+        )
         landing = LandingJobs(
             spark,
             self.kafka,

@@ -7,9 +7,8 @@ for `firn.model.progress.ENDED_MS`. Only new topics make the table grow, so the 
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-from weakref import WeakSet
 
 import structlog
 
@@ -32,21 +31,18 @@ class EndedTopics:
     """Asks the brokers about the topics of shared tables."""
 
     def __init__(
-        self, kafkas: Callable[[str], Kafka], now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
+        self,
+        kafkas: Callable[[str], Kafka],
+        contracts: Callable[[], Mapping[str, IngestJob] | None],
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
+        """``contracts`` returns those of all IcebergTopics of the group; None while they are not known."""
         self._kafkas = kafkas
+        self._contracts = contracts
         self._now_ms = now_ms
-        self._topics = WeakSet[Topic]()
-        """Topics of shared tables that this driver serves or has served."""
         self._looked: dict[tuple[str, str], float] = {}
         """Table and profile -> time of the last look, in monotonic seconds."""
         self._lock = threading.Lock()
-
-    def know(self, topic: Topic) -> None:
-        """Keep the entries that a topic of this driver continues."""
-        if topic.view is not None:
-            with self._lock:
-                self._topics.add(topic)
 
     def look(self, topic: Topic, table: Any) -> Look | None:
         """Return which topics of ``table`` the brokers have, for the first commit of ``topic``; None if it has one, or after a recent look.
@@ -54,12 +50,13 @@ class EndedTopics:
         An answer without a certain result counts as none.
         """
         known = shared_offsets(table) if topic.view is not None else None
-        if known is None or topic.job.topic_id in known.topics or not self._is_due(topic.job):
+        contracts = self._contracts()
+        if known is None or contracts is None or topic.job.topic_id in known.topics or not self._is_due(topic.job):
             return None
         try:
             kafka = self._kafkas(topic.job.profile)
             asked = _asked(topic.job, known, texts(table.properties()), kafka.cluster_id())
-            continued = self._continued(topic.job.table.identifier, known)
+            continued = _continued(contracts.values(), topic.job.table.identifier, known)
             answers = kafka.topics({each.topic for topic_id, each in asked.items() if topic_id not in continued})
         except FirnError as error:
             log.warning("the brokers did not say which topics of a shared table ended", error=str(error))
@@ -80,12 +77,12 @@ class EndedTopics:
             self._looked[key] = now
             return True
 
-    def _continued(self, table: str, known: SharedOffsets) -> set[str]:
-        """Return the topics that an IcebergTopic of this driver continues: its own, or the earlier one until its own has a commit."""
-        with self._lock:
-            jobs = [topic.job for topic in self._topics if not topic.removed and topic.job.table.identifier == table]
-        found = [known.of(View(job.topic_id or "", job.table.shared_by)) for job in jobs]
-        return {each[0] for each in found if each is not None} | {job.topic_id for job in jobs if job.topic_id}
+
+def _continued(contracts: Iterable[IngestJob], table: str, known: SharedOffsets) -> set[str]:
+    """Return the topics that an IcebergTopic of the group continues: its own, or the earlier one until its own has a commit."""
+    jobs = [job for job in contracts if job.table.identifier == table]
+    found = [known.of(View(job.topic_id or "", job.table.shared_by)) for job in jobs]
+    return {each[0] for each in found if each is not None} | {job.topic_id for job in jobs if job.topic_id}
 
 
 def _asked(job: IngestJob, known: SharedOffsets, properties: Mapping[str, str], cluster: str) -> dict[str, TopicCommit]:

@@ -35,6 +35,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, ConflictError, CorruptDataError, FencedError
 from firn.model.jobs import IngestJob
 from firn.model.progress import (
+    LOOK_MS,
     AuditFrom,
     Filtered,
     FilteredRange,
@@ -811,8 +812,10 @@ class _Append:
             topic=self._extras.topic,
             group=self._extras.group,
         )
-        known = shared_offsets(table) or SharedOffsets.none()
-        later = known.after(self._extras.look) if self._extras.look is not None else known
+        known, look = shared_offsets(table) or SharedOffsets.none(), self._extras.look
+        # A driver can have had a look for days, because it had no round, while another one got newer answers.
+        is_new = look is not None and self._committer.now_ms() - look.at_ms < LOOK_MS
+        later = known.after(look) if look is not None and is_new else known
         self._ended = known.topics.keys() - later.topics.keys() - {self._topic_id}
         return {names.SUMMARY_OFFSETS: later.plus(self._topic_id, commit).encode()}
 

@@ -193,14 +193,15 @@ class Driver:
         points = Failpoints()
         tables = Tables(Catalogs(spark, settings))
         self.committer = Committer(tables, f"{GROUP}/{host.name}", points)
-        prepared = Preparation(spark, tables, kafka, self.committer, points)
+        source = ContractSource(cluster)
+        prepared = Preparation(spark, tables, kafka, self.committer, points, contracts=source.current)
         publisher = Publisher(spark, tables, self.committer, points, prepared.begin)
         metrics = Metrics()
         landed = TopicCommits(tables, self.committer, prepared, points, metrics)
         landing = Tasks(host, log, lake)
         self.loop = Loop(
             settings,
-            ContractSource(cluster),
+            source,
             lambda loop: Rounds(kafka, prepared, landing, landed, points, loop, publisher),
             metrics,
             kafka,

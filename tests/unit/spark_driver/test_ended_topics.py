@@ -1,6 +1,7 @@
 """Offsets of a shared table end only after Kafka certainly has no topic for them, and no IcebergTopic continues them."""
 
 import json
+import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -64,11 +65,17 @@ class Group:
     setting: Setting
     brokers: Brokers = field(default_factory=Brokers)
     day: float = 0.0
-    served: list[Topic] = field(default_factory=list)
+    known: dict[str, IngestJob] | None = field(default_factory=dict)
     begun: int = 0
 
     def __post_init__(self) -> None:
-        self.ended = EndedTopics(lambda _: cast(Kafka, self.brokers), lambda: int(self.day * DAY))
+        self.ended = EndedTopics(lambda _: cast(Kafka, self.brokers), self.contracts, self.now_ms)
+
+    def contracts(self) -> dict[str, IngestJob] | None:
+        return self.known
+
+    def now_ms(self) -> int:
+        return int(time.time() * 1000 + self.day * DAY)
 
     def job(self, resource: str, topic_id: str, **changes: Any) -> IngestJob:
         made = contract(resource, **changes)
@@ -76,17 +83,19 @@ class Group:
 
     def serve(self, resource: str, topic_id: str, **changes: Any) -> Topic:
         topic = Topic(self.job(resource, topic_id, **changes))
-        self.served.append(topic)
-        self.ended.know(topic)
+        if self.known is not None:
+            self.known[topic.job.uid] = topic.job
         return topic
 
-    def land(self, topic: Topic, end: int) -> Landed:
-        """Prepare a topic, and land the records before ``end``."""
+    def land(self, topic: Topic, end: int, days: float = 0) -> Landed:
+        """Prepare a topic, and land the records before ``end``, ``days`` later."""
         job, table = topic.job, self.setting.table()
         look = self.ended.look(topic, table)
+        self.day += days
         view = View(job.topic_id or "", job.table.shared_by)
         base = read_landed(table, view)
         committer = self.setting.committer("one")
+        committer.now_ms = self.now_ms
         work = claims.Work(view.topic_id, base, self.brokers.cluster_id, view=view)
         epoch = claims.take(committer, table, None, 0, work)
         return committer.commit(
@@ -102,8 +111,7 @@ class Group:
 
     def end(self, resource: str) -> None:
         """Delete an IcebergTopic."""
-        for topic in self.served:
-            topic.removed = topic.removed or topic.job.table.shared_by == resource
+        self.known = {uid: job for uid, job in (self.known or {}).items() if job.table.shared_by != resource}
 
     def look_for(self, days: int = BEYOND) -> None:
         """Let topics begin for some days, one each ten days."""
@@ -187,6 +195,35 @@ def test_a_resource_keeps_its_newest_entry_until_its_new_topic_lands(group: Grou
     assert group.entries() == {"eu-2"}
 
 
+def test_a_driver_asks_only_with_the_contracts_of_its_group(group: Group) -> None:
+    """The first topic that a driver prepares is not the one that continues an entry."""
+    group.brokers.ids["eu"] = "eu-1"
+    eu = group.serve("eu", "eu-1")
+    group.land(eu, 5)
+    del group.brokers.ids["eu"]
+    contracts, group.known = group.known, None
+    group.look_for()
+    assert group.brokers.asked == []
+    assert group.entries() == {"eu-1"}
+    group.known = contracts
+    group.look_for()
+    assert group.entries() == {"eu-1"}
+
+
+def test_a_commit_drops_a_look_of_the_day_before(group: Group) -> None:
+    group.brokers.ids["eu"] = "eu-1"
+    group.land(group.serve("eu", "eu-1"), 5)
+    group.end("eu")
+    for number, days in enumerate((0.0, 1.1, 0.9)):
+        del group.brokers.ids["eu"]
+        group.brokers.ids[f"us-{number}"] = f"id-of-us-{number}"
+        group.land(group.serve(f"us-{number}", f"id-of-us-{number}"), 1, days)
+        group.brokers.ids["eu"] = "eu-1"
+        group.day += 10
+    text = SharedOffsets.read(group.setting.metadata.properties[names.SUMMARY_OFFSETS])
+    assert len(text.topics["eu-1"].absent) == 2
+
+
 @pytest.mark.parametrize("failure", [AccessDeniedError("denied"), UnavailableError("no leader")])
 @pytest.mark.parametrize("name", ["eu", "all"])
 def test_an_error_is_no_absence(group: Group, failure: FirnError, name: str) -> None:
@@ -245,7 +282,8 @@ def preparation(group: Group, monkeypatch: pytest.MonkeyPatch) -> Preparation:
     tables, committer = group.setting.tables, group.setting.committer("one")
     monkeypatch.setattr(tables, "spec", lambda _: None)
     monkeypatch.setattr(dead_letters, "load", lambda *_: None)
-    return Preparation(nothing, tables, lambda _: cast(Kafka, group.brokers), committer, Failpoints())
+    kafka = cast(Kafka, group.brokers)
+    return Preparation(nothing, tables, lambda _: kafka, committer, Failpoints(), contracts=group.contracts)
 
 
 def test_a_mirror_of_an_ended_topic_continues_at_the_offsets_of_its_spec(
@@ -262,6 +300,7 @@ def test_a_mirror_of_an_ended_topic_continues_at_the_offsets_of_its_spec(
 def test_the_first_commit_of_rows_has_the_look_of_the_preparation(group: Group, preparation: Preparation) -> None:
     group.brokers.ids["eu"] = "eu-1"
     group.land(group.serve("eu", "eu-1"), 5)
+    group.end("eu")
     del group.brokers.ids["eu"]
     topic = Topic(group.job("us", "us-1"))
     topic.log.live, topic.log.ends = TopicInfo("us-1", (0,)), {0: 3}

@@ -10,7 +10,7 @@ import structlog
 from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, ConflictError, FirnError, NotReadyError
-from firn.model.jobs import SinkCommits
+from firn.model.jobs import IngestJob, SinkCommits
 from firn.model.progress import Cause, Gap, Offsets
 from firn.schemas.other_clients import followed_schema
 from firn.schemas.versions import read_versions
@@ -54,11 +54,12 @@ class Preparation:
         failpoints: Failpoints,
         registries: Registries = writer_schemas.NO_REGISTRIES,
         salts: Mapping[str, str] = MappingProxyType({}),
+        contracts: Callable[[], Mapping[str, IngestJob] | None] = lambda: None,
     ) -> None:
-        """``salts`` are the files of salts by name."""
+        """``salts`` are the files of salts by name. ``contracts`` as in `EndedTopics`."""
         self._salts = salts
         self._routing = Routing(tables, committer, registries)
-        self._ended = EndedTopics(kafkas)
+        self._ended = EndedTopics(kafkas, contracts)
         self._registries = registries
         self._spark = spark
         self._tables = tables
@@ -74,7 +75,6 @@ class Preparation:
         """
         try:
             self._routing.share(topic)
-            self._ended.know(topic)
             if topic.job.suspended:
                 self._look(topic)
                 return
