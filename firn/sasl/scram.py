@@ -40,7 +40,7 @@ class Scram:
             raise AccessDeniedError(
                 f"the answer of the broker is no SCRAM challenge for this client: {iterations} iterations"
             )
-        salted = hashlib.pbkdf2_hmac(self._hash, self._password, base64.b64decode(fields.get("s", "")), iterations)
+        salted = self._salted(base64.b64decode(fields.get("s", "")), iterations)
         client_key = self._hmac(salted, b"Client Key")
         bare = f"c={base64.b64encode(_HEADER.encode()).decode()},r={nonce}"
         signed = ",".join((self._first, answer.decode(), bare)).encode()
@@ -48,6 +48,9 @@ class Scram:
         proof = bytes(left ^ right for left, right in zip(client_key, signature, strict=True))
         self._signature = self._hmac(self._hmac(salted, b"Server Key"), signed)
         return f"{bare},p={base64.b64encode(proof).decode()}".encode()
+
+    def _salted(self, salt: bytes, iterations: int) -> bytes:
+        return hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
 
     def check(self, answer: bytes) -> None:
         """Check the signature of the broker. Raises AccessDeniedError if the broker does not know the password."""

@@ -37,11 +37,12 @@ BENCHMARKS = (
     "broker",
     "limits",
     "neighbours",
+    "secure",
     "gate",
     "commits",
 )
 
-OWN_REPEATS = frozenset({"ingest", "trips", "registry", "peers", "direct", "compaction", "broker"})
+OWN_REPEATS = frozenset({"ingest", "trips", "registry", "peers", "direct", "compaction", "broker", "secure"})
 """Benchmarks that let Firn and its peers run in turn. Each of the others is repeated as a whole."""
 
 _SIZES = {
@@ -50,7 +51,7 @@ _SIZES = {
     "minutes": "minutes of files, freshness, trickle and sustained; compaction has 100 files of 1 MiB, and 10 of 16 MiB, per minute",
     "topics": "number of topics of trickle, which also serves five times as many",
     "resources": "number of IcebergTopics of scale, and of tables of debt",
-    "megabytes": "megabytes that broker writes, and reads, on each contestant",
+    "megabytes": "megabytes that broker and secure write, and read, on each contestant",
     "hours": "hours whose commits the benchmark commits makes",
     "repeats": "number of runs, whose figures are medians",
 }

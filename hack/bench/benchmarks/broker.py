@@ -69,6 +69,15 @@ class Brokers:
     """The server of the coordinator, None without one."""
     metrics: str = ""
     """The address of the broker's metrics, empty for Kafka."""
+    login: Path | None = None
+    """The properties with which clients authenticate."""
+    admin: str = ""
+    """An address for administration, if it is not the bootstrap address."""
+
+    @property
+    def config(self) -> list[str]:
+        """Return the arguments of Kafka's tools that name the properties of the client."""
+        return [] if self.login is None else ["--command-config", str(self.login)]
 
 
 @dataclass(frozen=True)
@@ -373,7 +382,7 @@ def produce(
         brokers.bootstrap, "ProducerPerformance", "--topic", topic, "--num-records", str(count), "--record-size", str(RECORD_BYTES),
         "--throughput", str(rate), "--command-property", f"batch.size={batch}", f"linger.ms={linger_ms}", "acks=all",
         f"buffer.memory={64 << 20}", f"max.request.size={8 << 20}", "delivery.timeout.ms=120000",
-        f"enable.idempotence={str(idempotent).lower()}", "--warmup-records", str(warm_up),
+        f"enable.idempotence={str(idempotent).lower()}", "--warmup-records", str(warm_up), *brokers.config,
     )  # fmt: skip
     # With a warm-up, the last line is that of the other records: ... steady state records sent, ...
     # ... records sent, 204081.6 records/sec (194.63 MB/sec), 12.1 ms avg latency, 105.00 ms max latency, 9 ms 50th, 40 ms 95th, ...
@@ -399,6 +408,7 @@ def consume(brokers: Brokers, topic: str, count: int) -> float:
         "20000",
         "--group",
         f"of-{topic}-{uuid4()}",
+        *brokers.config,
     )
     output = tool(brokers.bootstrap, "ConsumerPerformance", *arguments)
     values = output.splitlines()[-1].split(", ")
@@ -408,7 +418,7 @@ def consume(brokers: Brokers, topic: str, count: int) -> float:
 
 def create(brokers: Brokers, topic: str, partitions: int = PARTITIONS) -> None:
     """Create a topic, unless it exists."""
-    admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+    admin = AdminClient({"bootstrap.servers": brokers.admin or brokers.bootstrap})
     if topic not in admin.list_topics(timeout=30).topics:
         admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
 
