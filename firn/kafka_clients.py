@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 from firn.model.jobs import KafkaConnection, TokenEndpoint
+from firn.sasl.tokens import expiry
 
 RECONNECT_BACKOFF_MS = 1_000
 """Milliseconds before the first reconnect.
@@ -30,11 +32,14 @@ def addresses(bootstrap_servers: str) -> list[tuple[str, int]]:
     return [(match[1].strip("[]"), int(match[2] or _DEFAULT_PORT)) for match in matches if match is not None]
 
 
-def connection_settings(connection: KafkaConnection, secret: Callable[[str], str]) -> dict[str, str]:
+def connection_settings(connection: KafkaConnection, secret: Callable[[str], str]) -> dict[str, Any]:
     """Return librdkafka's settings for ``connection``. ``secret`` returns the content of the file at a path.
 
-    The settings contain secrets as values, so that processes without the files can use them."""
-    config = {"bootstrap.servers": connection.bootstrap_servers, "security.protocol": connection.protocol}
+    The settings contain secrets as values, except for a token that expires: librdkafka then calls ``oauth_cb`` in a thread of its own."""
+    config: dict[str, Any] = {
+        "bootstrap.servers": connection.bootstrap_servers,
+        "security.protocol": connection.protocol,
+    }
     if connection.protocol.endswith("SSL"):
         config["ssl.endpoint.identification.algorithm"] = "https" if connection.verify_hostname else "none"
         for key, path in (
@@ -46,12 +51,26 @@ def connection_settings(connection: KafkaConnection, secret: Callable[[str], str
                 config[key] = secret(path)
     if connection.sasl_mechanism is not None:
         config["sasl.mechanism"] = connection.sasl_mechanism
+        if connection.sasl_token_path is not None:
+            return config | {"oauth_cb": _token_reader(connection.sasl_token_path, secret)}
         password = secret(connection.sasl_password_path) if connection.sasl_password_path else ""
         if connection.sasl_tokens is None:
             config |= {"sasl.username": connection.sasl_username or "", "sasl.password": password}
         else:
             config |= _tokens(connection.sasl_tokens, connection.sasl_username or "", password, secret)
     return config
+
+
+def _token_reader(path: str, secret: Callable[[str], str]) -> Callable[[str], tuple[str, float]]:
+    """Return the function from which librdkafka gets a token and its end, in seconds since 1970."""
+
+    def read(_: str) -> tuple[str, float]:
+        token = secret(path)
+        return token, expiry(token)
+
+    # A client without a token blocks its maker for 10 s, and says nothing about the file.
+    read("")
+    return read
 
 
 def _tokens(tokens: TokenEndpoint, client: str, password: str, secret: Callable[[str], str]) -> dict[str, str]:

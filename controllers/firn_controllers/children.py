@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firn.model import names
-from firn.model.config import Scheduling
+from firn.model.config import Access, Scheduling
 from firn_controllers.ports import Manifest
 
 PART_OF = "app.kubernetes.io/part-of"
@@ -119,4 +119,28 @@ def secret_volumes(secrets: Iterable[str]) -> tuple[list[dict[str, Any]], list[d
         source = {"secretName": name, "defaultMode": 0o440, "optional": True}
         volumes.append({"name": f"secret-{number}", "secret": source})
         mounts.append({"name": f"secret-{number}", "mountPath": f"{names.SECRETS_PATH}/{name}", "readOnly": True})
+    return volumes, mounts
+
+
+TOKEN_SECONDS = 7200
+"""Lifetime of a projected token. The kubelet replaces it after 80% of it, so every read gives a token for 24 minutes or more."""
+
+
+def access_volumes(profiles: Mapping[str, Access]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return volumes and mounts of what a client of the secure listener of each profile needs: the CA of the brokers, and a
+    token of the pod's ServiceAccount (`firn.model.names.access_file`).
+
+    The private key of the brokers is in the same Secret as the CA, and is not mounted.
+    """
+    volumes, mounts = [], []
+    for number, (profile, access) in enumerate(sorted(profiles.items())):
+        authority = {
+            "name": access.certificate.secret,
+            "items": [{"key": "ca.crt", "path": "ca.crt"}],
+            "optional": True,
+        }
+        token = {"audience": names.TOKEN_AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token"}
+        sources = [{"secret": authority}, {"serviceAccountToken": token}]
+        volumes.append({"name": f"access-{number}", "projected": {"defaultMode": 0o440, "sources": sources}})
+        mounts.append({"name": f"access-{number}", "mountPath": f"{names.ACCESS_PATH}/{profile}", "readOnly": True})
     return volumes, mounts

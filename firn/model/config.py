@@ -118,8 +118,10 @@ def _of_a_broker(properties: dict[str, str], info: ValidationInfo) -> dict[str, 
 
 
 BROKER_SETTINGS_OWN = frozenset(
-    {"coordinator", "objects", "listener", "external", "internal", "nodeId", "zone", "metricsListen", "registries"}
-)
+    {
+        "coordinator", "objects", "listener", "external", "internal", "listeners", "nodeId", "zone", "metricsListen", "registries",
+    }
+)  # fmt: skip
 """Settings of a diskless broker that a profile's ``config`` must not set, for the same reason."""
 
 
@@ -498,6 +500,40 @@ class DirectReads(Settings):
     secret properties of `objectStore`. Without credentials here, drivers use the identity of their ServiceAccount."""
 
 
+class Certificate(Settings):
+    """The certificate of brokers, in a Secret of the operator's namespace, as cert-manager writes it."""
+
+    secret: str = Field(min_length=1, max_length=253)
+    """Name of the Secret with the keys ``tls.crt``, ``tls.key`` and ``ca.crt``. The certificate must be valid for
+    ``*.firn-broker-PROFILE.NAMESPACE.svc`` and ``firn-broker-PROFILE-bootstrap.NAMESPACE.svc``, and with ``external`` for the names
+    that the brokers advertise outside. The brokers read changed files without a restart."""
+
+
+class Access(Settings):
+    """A listener with TLS and authentication at port 9096, and ACLs that decide about each request. Requests that no ACL allows fail."""
+
+    certificate: Certificate
+    """The certificate of the brokers, and the CA for the certificates of clients."""
+    authentication: list[Literal["ScramSha512", "OAuth", "Certificate"]] = ["ScramSha512", "OAuth", "Certificate"]
+    """How clients authenticate; one of these is enough. ``OAuth``: with a token of a Kubernetes ServiceAccount for the audience
+    ``firn-broker``, as the operator and the drivers do. The principal is then ``User:NAMESPACE.NAME``. ``Certificate``: with a certificate
+    of the CA in ``ca.crt``."""
+    super_users: list[Annotated[str, Field(pattern="^User:.")]] = []
+    """Principals that may do everything, such as ``User:admin``, in addition to the operator, the drivers and maintenance runs."""
+    plaintext: Literal["Keep", "Close"] = "Close"
+    """Keep: port 9092 stays open without encryption, and its clients may do everything, while they move to port 9096. Close: only port 9096
+    is open, and the external listener has TLS and authentication."""
+    issuer: str = ""
+    """Issuer of the tokens of ServiceAccounts (``--service-account-issuer`` of the API server). Default: the issuer of the operator's own
+    token."""
+
+    @model_validator(mode="after")
+    def _firn_authenticates(self) -> Self:
+        if "OAuth" not in self.authentication:
+            raise ValueError("authentication needs OAuth, with which the operator and the drivers authenticate; add it")
+        return self
+
+
 class DisklessProfile(Profile):
     """Brokers without volumes: a bucket has the records, and a database has offsets, topics and groups."""
 
@@ -524,6 +560,8 @@ class DisklessProfile(Profile):
     otherwise their producers wait until their requests time out."""
     direct_reads: DirectReads | None = None
     """Set it, for example to ``{}``, if ingestion reads the bucket itself. Without it, ingestion fetches records from the brokers."""
+    access: Access | None = None
+    """A listener with TLS and authentication, and ACLs. Without it, every client that reaches the brokers may do everything."""
 
     @model_validator(mode="after")
     def _flushes(self) -> Self:
@@ -536,7 +574,8 @@ class DisklessProfile(Profile):
     def secret_names(self) -> list[str]:
         """Return the names of the Secrets that only its brokers need, sorted."""
         references = [*self.object_store.secret_properties.values(), *self.coordinator.references()]
-        return sorted({reference.secret for reference in references})
+        certificate = [] if self.access is None else [self.access.certificate.secret]
+        return sorted({*(reference.secret for reference in references), *certificate})
 
     def token(self, name: str) -> SecretKey | None:
         """Return the Secret key with the token of the internal listener of profile ``name``; None without direct reads."""
@@ -832,6 +871,23 @@ class Config(Settings):
     def secret_names(self) -> list[str]:
         """Return the names of the Secrets that the operator and the ingestion applications need, sorted."""
         return sorted({reference.secret for reference in self._references()})
+
+    @property
+    def closed_profiles(self) -> dict[str, Access]:
+        """Return the access of the profiles that have one, by name of the profile."""
+        return {
+            name: profile.access
+            for name, profile in self.profiles.items()
+            if isinstance(profile, DisklessProfile) and profile.access is not None
+        }
+
+    def with_issuer(self, issuer: str) -> Self:
+        """Return the configuration in which each profile with ``access`` names an issuer. ``issuer`` is the default."""
+        profiles = dict(self.profiles)
+        for name, access in self.closed_profiles.items():
+            named = access.model_copy(update={"issuer": access.issuer or issuer})
+            profiles[name] = profiles[name].model_copy(update={"access": named})
+        return self.model_copy(update={"profiles": profiles})
 
     def direct_profiles(self, group: str) -> dict[str, DisklessProfile]:
         """Return the profiles whose bucket a group reads, by name: those that topics of the group may use."""

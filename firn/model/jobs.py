@@ -527,11 +527,13 @@ class KafkaConnection(Contract):
     sasl_password_path: str | None = None
     # Without tokens, a driver keeps the settings of the release before. So an upgrade of the operator does not restart it.
     sasl_tokens: TokenEndpoint | None = Field(default=None, exclude_if=lambda tokens: tokens is None)
-    """Set if the mechanism is OAUTHBEARER. Name and password are then those of the OAuth client."""
+    """Set if an endpoint issues the tokens for OAUTHBEARER. Name and password are then those of the OAuth client."""
+    sasl_token_path: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    """Set if a file has the token for OAUTHBEARER. The kubelet replaces it before it expires, so each login reads it."""
 
     @property
     def secret_files(self) -> tuple[str, ...]:
-        """Return the files with secret values."""
+        """Return the files with secret values that clients keep. A process needs new clients after they change."""
         tokens_ca = self.sasl_tokens.ca_path if self.sasl_tokens else None
         files = (self.ca_path, self.certificate_path, self.certificate_key_path, self.sasl_password_path, tokens_ca)
         return tuple(file for file in files if file is not None)

@@ -50,6 +50,8 @@ PAUSE = f"{GROUP}/pause-reconciliation"
 FORCE_DELETION = f"{GROUP}/allow-forced-deletion"
 RESUME = f"{GROUP}/resume"
 RESTART = f"{GROUP}/restart"
+SECURED = f"{GROUP}/secured"
+"""Annotation of the StatefulSet of brokers: all of them have had the secure listener since the profile has ``access``."""
 ACKNOWLEDGE_LOSS = f"{GROUP}/acknowledge-loss"
 ACKNOWLEDGE_AUDIT = f"{GROUP}/acknowledge-audit"
 APPROVE = f"{GROUP}/approve"
@@ -127,6 +129,11 @@ RUN_PATH = "/etc/firn/run/run.json"
 """Path of a maintenance run's contract."""
 SCHEMA_DIRECTORY = "/tmp/firn-schemas"
 SECRETS_PATH = "/etc/firn/secrets"
+ACCESS_PATH = "/etc/firn/access"
+TOKEN_AUDIENCE = "firn-broker"
+"""Audience of the tokens of ServiceAccounts with which clients authenticate at brokers."""
+OPERATOR_ACCOUNT = "firn-operator"
+"""ServiceAccount of the operator."""
 
 
 def is_resource(name: str) -> bool:
@@ -199,6 +206,11 @@ def user(namespace: str, name: str) -> str:
 def service_account(namespace: str, name: str) -> str:
     """Return the subject of the tokens of a ServiceAccount."""
     return f"system:serviceaccount:{namespace}:{name}"
+
+
+def access_file(profile: str, key: str) -> str:
+    """Return the path of ``ca.crt`` or ``token`` in every pod that connects to the secure listener of a profile."""
+    return f"{ACCESS_PATH}/{profile}/{key}"
 
 
 def table_part(text: str) -> str:

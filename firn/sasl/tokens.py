@@ -1,17 +1,17 @@
-"""Access tokens for SASL OAUTHBEARER (RFC 7628), which an identity provider issues for client credentials (RFC 6749,
-section 4.4)."""
+"""Access tokens for SASL OAUTHBEARER (RFC 7628): those that an identity provider issues for client credentials (RFC 6749,
+section 4.4), and those that a file has."""
 
 import base64
 import http.client
 import json
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlencode, urlsplit
 
 from firn.model.conditions import Reason
-from firn.model.errors import AccessDeniedError, UnavailableError
+from firn.model.errors import AccessDeniedError, NotReadyError, UnavailableError
 
 ANSWER_SECONDS = 10.0
 ANSWER_BYTES = 1 << 20
@@ -20,6 +20,44 @@ USED_PART = 0.8
 (``sasl.login.refresh.window.factor``)."""
 KEPT = 16
 """Tokens that a process keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenToken:
+    """A token that the caller has; picklable. Its text does not show it."""
+
+    token: str = field(repr=False)
+
+    def first_message(self) -> bytes:
+        """Return the message that authenticates a connection (RFC 7628, section 3.1)."""
+        return _first_message((("auth", f"Bearer {self.token}"),))
+
+    def forget(self) -> None:
+        """Do nothing: the next reader of the file gets another token."""
+
+
+def expiry(token: str) -> float:
+    """Return the second since 1970 at which a JWT expires (RFC 7519, section 4.1.4). Raises NotReadyError if it does not say it."""
+    try:
+        return float(str(_claims(token)["exp"]))
+    except (KeyError, ValueError) as error:
+        raise NotReadyError(
+            "the file of a token has no JWT with the claim exp; check that the volume with the token is mounted"
+        ) from error
+
+
+def issuer(token: str) -> str:
+    """Return the issuer of a JWT; "" if it names none."""
+    return str(_claims(token).get("iss", ""))
+
+
+def _claims(token: str) -> Mapping[str, object]:
+    """Return the claims of a JWT, without a check of its signature, which is the task of the brokers."""
+    payload = token.partition(".")[2].partition(".")[0]
+    try:
+        return _document(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    except ValueError:
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +77,7 @@ class TokenClient:
 
         Raises AccessDeniedError if the endpoint rejects the client, and UnavailableError while it does not answer.
         """
-        pairs = (("auth", f"Bearer {self._token()}"), *self.extensions)
-        return ("n,,\x01" + "".join(f"{key}={value}\x01" for key, value in pairs) + "\x01").encode()
+        return _first_message((("auth", f"Bearer {self._token()}"), *self.extensions))
 
     def forget(self) -> None:
         """Request another token next time, because the broker rejected this one."""
@@ -111,6 +148,10 @@ class TokenClient:
 
 _kept: dict[TokenClient, tuple[str, float]] = {}
 """Token and monotonic second until which it is used. Tasks of one process follow each other."""
+
+
+def _first_message(pairs: Iterable[tuple[str, str]]) -> bytes:
+    return ("n,,\x01" + "".join(f"{key}={value}\x01" for key, value in pairs) + "\x01").encode()
 
 
 def _issued(answer: bytes) -> tuple[str, float]:

@@ -120,6 +120,17 @@ priorityClassName: {{ . }}
 {{ dict "profiles" $found | toJson }}
 {{- end }}
 
+{{/* Certificates of the diskless profiles that have a secure listener, by name. JSON: {profiles: {NAME: SECRET}} */}}
+{{- define "firn.access" -}}
+{{- $lake := include "firn.lake" . | fromJson -}}
+{{- $found := dict -}}
+{{- range $name := $lake.diskless -}}
+  {{- $access := (get $lake.profiles $name).access -}}
+  {{- if kindIs "map" $access }}{{ $_ := set $found $name $access.certificate.secret }}{{ end -}}
+{{- end -}}
+{{ dict "profiles" $found | toJson }}
+{{- end }}
+
 {{/* Secrets that the chart generates once: passwords of the quick start, and tokens of direct reads. JSON: {secrets: [{name, keys}]} */}}
 {{- define "firn.generatedSecrets" -}}
 {{- $secrets := list -}}

@@ -24,7 +24,7 @@ def managed_fleet(
         case KafkaProfile() as profile:
             return KafkaFleet.from_profile(config, name, profile, owner, live, kept)
         case DisklessProfile() as profile:
-            return DisklessFleet.from_profile(config, name, profile, owner)
+            return DisklessFleet.from_profile(config, name, profile, owner, live)
 
 
 def refuse_other_kind(fleet: AnyFleet, live: StatefulSetState | None) -> None:

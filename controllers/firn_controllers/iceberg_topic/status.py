@@ -17,7 +17,7 @@ from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, No
 from firn.model.jobs import RecordSchema, TableTarget
 from firn.model.progress import HaltedAt, Proposal, RecentRecords, SuspiciousTimes, TopicProgress
 from firn.tables import rows
-from firn_controllers.cache.addresses import bootstrap_servers
+from firn_controllers.cache.addresses import client_servers
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.conditions.annotations import ON_TOPICS, misread, remarks
 from firn_controllers.conditions.announcements import Announcement
@@ -780,7 +780,7 @@ def _topic(observed: ObservedTopic, findings: TopicFindings, previous: Mapping[s
     section["topicName"] = observed.resource.topic_name
     profile = observed.config.profiles.get(observed.entry.profile)
     if profile is not None:
-        section["bootstrapServers"] = bootstrap_servers(observed.entry.profile, profile, observed.config.namespace)
+        section["bootstrapServers"] = client_servers(observed.entry.profile, profile, observed.config.namespace)
     return section
 
 

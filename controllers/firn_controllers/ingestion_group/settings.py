@@ -1,5 +1,7 @@
 """The settings that a driver starts with (`firn.model.jobs.GroupSettings`), from the configuration."""
 
+from collections.abc import Collection
+
 from firn.model import names, quantities
 from firn.model.config import (
     Catalog,
@@ -20,7 +22,7 @@ from firn.model.jobs import (
     TokenEndpoint,
 )
 from firn_controllers import children
-from firn_controllers.cache.addresses import bootstrap_servers, internal_listener
+from firn_controllers.cache.addresses import bootstrap_servers, internal_listener, secure_servers
 from firn_controllers.ports import Manifest
 
 PYTHON_AT_LEAST = 384 * 2**20
@@ -38,8 +40,11 @@ BUFFER_LEAST, BUFFER_MOST = 16 * 2**20, 128 * 2**20
 """Limits of a buffer in bytes. A smaller buffer makes files too small; a larger one does not make them better."""
 
 
-def group_settings(config: Config, group: str, cluster: str = "") -> GroupSettings:
-    """Return the settings of ``group`` in the Kubernetes cluster with this identity."""
+def group_settings(config: Config, group: str, cluster: str = "", opening: Collection[str] = ()) -> GroupSettings:
+    """Return the settings of ``group`` in the Kubernetes cluster with this identity.
+
+    ``opening``: profiles with ``access`` whose brokers do not all have the secure listener yet.
+    """
     configured = config.groups[group]
     image = configured.image or config.images.spark
     return GroupSettings(
@@ -57,7 +62,10 @@ def group_settings(config: Config, group: str, cluster: str = "") -> GroupSettin
         pull_secrets=tuple(config.images.pull_secrets) if configured.executors else (),
         service_account=configured.service_account,
         spark_conf=configured.spark_conf,
-        kafka={name: kafka_connection(name, profile, config.namespace) for name, profile in config.profiles.items()},
+        kafka={
+            name: kafka_connection(name, profile, config.namespace, secured=name not in opening)
+            for name, profile in config.profiles.items()
+        },
         catalogs={name: catalog_connection(catalog) for name, catalog in config.catalogs.items()},
         direct={
             name: direct_reads(name, profile, config.namespace)
@@ -93,11 +101,20 @@ def memory_hint(group: IngestionGroup) -> str:
     return f"the group's memory of {group.memory} is less than its heap of {group.heap} plus 384Mi for Python; raise memory, or lower heap"
 
 
-def kafka_connection(name: str, profile: Profile, namespace: str) -> KafkaConnection:
+def kafka_connection(name: str, profile: Profile, namespace: str, *, secured: bool = True) -> KafkaConnection:
     """Return the connection to the brokers of a profile.
 
-    A managed fleet is reached without encryption, inside the cluster.
+    A managed fleet without ``access`` is reached without encryption, inside the cluster. With ``access``, it is so until
+    its brokers are ``secured``.
     """
+    if isinstance(profile, DisklessProfile) and profile.access is not None and secured:
+        return KafkaConnection(
+            bootstrap_servers=secure_servers(name, namespace),
+            protocol="SASL_SSL",
+            ca_path=names.access_file(name, "ca.crt"),
+            sasl_mechanism="OAUTHBEARER",
+            sasl_token_path=names.access_file(name, "token"),
+        )
     security = KafkaSecurity()
     if isinstance(profile, KafkaProfile) and not profile.managed:
         security = profile.security

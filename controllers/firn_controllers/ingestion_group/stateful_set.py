@@ -40,6 +40,9 @@ def _template(config: Config, settings: GroupSettings, labels: dict[str, str]) -
     group = config.groups[settings.group]
     image = group.image or config.images.spark
     volumes, mounts = children.secret_volumes(config.driver_secret_names(settings.group))
+    guarded = {name for name, connection in settings.kafka.items() if connection.sasl_token_path is not None}
+    access = {name: access for name, access in config.closed_profiles.items() if name in guarded}
+    access_volumes, access_mounts = children.access_volumes(access)
     probe = {"port": "progress"}
     container = {
         "name": "driver",
@@ -69,6 +72,7 @@ def _template(config: Config, settings: GroupSettings, labels: dict[str, str]) -
             {"name": "settings", "mountPath": names.GROUP_PATH.rsplit("/", 1)[0], "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
             *mounts,
+            *access_mounts,
         ],
     }
     spec: dict[str, Any] = {
@@ -83,6 +87,7 @@ def _template(config: Config, settings: GroupSettings, labels: dict[str, str]) -
             {"name": "settings", "configMap": {"name": names.ingestion(settings.group)}},
             {"name": "tmp", "emptyDir": {}},
             *volumes,
+            *access_volumes,
         ],
     }
     return children.pod_template(labels, {SETTINGS_HASH: children.digest(settings.model_dump(mode="json"))}, spec)

@@ -302,6 +302,9 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
         secrets |= {reference.secret for reference in config.registries[name].references()}
     secrets |= {config.salts[name].value.secret for name in run.salts}
     volumes, mounts = children.secret_volumes(sorted(secrets))
+    access = {name: access for name, access in config.closed_profiles.items() if name in run.kafka}
+    access_volumes, access_mounts = children.access_volumes(access)
+    volumes, mounts = [*volumes, *access_volumes], [*mounts, *access_mounts]
     container = {
         "name": "run",
         "image": image.image,

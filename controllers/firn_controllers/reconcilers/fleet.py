@@ -11,6 +11,7 @@ from firn.model.errors import FirnError, InvalidSpecError, UnavailableError
 from firn_controllers import children
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.fleet import builders, health, kinds, rollout
+from firn_controllers.fleet.diskless.layout import DisklessFleet
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.fleet.kafka import metadata_version
 from firn_controllers.fleet.kafka.layout import KafkaFleet, applied_replicas, kept_size, quorum
@@ -84,6 +85,8 @@ class FleetReconciler:
             wanted = children.template_hash(kinds.stateful_set(fleet, 0))
             rolling = rollout.under_way(wanted, live, pods)
             settled = rollout.complete(wanted, pods, fleet.replicas) and not rolling
+            if settled and isinstance(fleet, DisklessFleet) and fleet.profile.access is not None:
+                fleet = replace(fleet, secured=True)
             version, failure = None, None
             if isinstance(fleet, KafkaFleet):
                 fleet, version, failure = await self._finalized(fleet, settled)

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 from firn.model import names
 from firn.model.conditions import Reason
+from firn.model.config import DisklessProfile
 from firn.model.progress import TopicProgress
 from firn_controllers import children
 from firn_controllers.board import PATIENCE
 from firn_controllers.conditions.announcements import Announcement, EventReason
+from firn_controllers.fleet.diskless.layout import is_secured
 from firn_controllers.iceberg_topic import lag, status
 from firn_controllers.ingestion_group import health, service, settings, stateful_set
 from firn_controllers.ingestion_group.health import DriverReport, GroupHealth, ObservedGroup
@@ -58,7 +60,8 @@ class GroupReconciler:
         if not in_use and live is None:
             return Outcome()
         configured = self._config.groups[group]
-        driver_settings = settings.group_settings(self._config, group, self._context.cluster_uid)
+        opening = await self._opening()
+        driver_settings = settings.group_settings(self._config, group, self._context.cluster_uid, opening)
         wanted = stateful_set.build(self._config, driver_settings, self._owner, labels, in_use=in_use)
         await cluster.apply(settings.build(driver_settings, self._owner, labels))
         await cluster.apply(service.build(group, self._owner, labels))
@@ -90,6 +93,15 @@ class GroupReconciler:
         )
         self._publish_health(group, health.group_health(observed))
         return Outcome(after=self._interval(group))
+
+    async def _opening(self) -> frozenset[str]:
+        """Return the profiles with ``access`` whose brokers do not all have the secure listener yet."""
+        opening = set()
+        for name, profile in self._config.profiles.items():
+            if isinstance(profile, DisklessProfile) and profile.access is not None:
+                live = await self._ports.cluster.stateful_set(names.fleet(name))
+                opening |= set() if is_secured(profile, live) else {name}
+        return frozenset(opening)
 
     def _interval(self, group: str) -> float:
         """Return the seconds until the next read of the group's report: few while topics or the driver itself start."""

@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from prometheus_client import REGISTRY
@@ -16,10 +17,12 @@ from prometheus_client.registry import Collector
 
 from firn.model import durations, names
 from firn.model.clock import SystemClock
-from firn.model.config import Config
+from firn.model.config import Config, DisklessProfile
 from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
-from firn.model.jobs import CatalogConnection
+from firn.model.jobs import CatalogConnection, KafkaConnection
+from firn.sasl.tokens import issuer
 from firn_controllers.cache.topics import TopicEntry
+from firn_controllers.fleet.diskless.layout import is_secured
 from firn_controllers.ingestion_group import settings as group_settings
 from firn_controllers.ports import Ports, UserPorts
 from firn_controllers.reconcile import Controllers
@@ -47,23 +50,45 @@ SWITCH_SECONDS = 0.001
 """Seconds after which a thread of a catalog or of Kafka yields to the event loop."""
 _STUCK_LIMIT = 150.0
 """Seconds without progress of a queue that has work; longer than the deadline of one reconcile."""
+OWN_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+"""The token of the operator's ServiceAccount. The cluster has one issuer for the tokens of all ServiceAccounts."""
 _RETRY = 5.0
 _OWNER_INTERVAL = 10.0
 """Seconds between two checks of the object that owns the workloads."""
 
 
-def topics(config: Config) -> KafkaTopics:
+def topics(config: Config, workloads: Workloads | None = None) -> KafkaTopics:
     """Return the Kafka adapter for every profile of the configuration.
 
     A new topic gets the brokers' default number of replicas. The default of a fleet fits its live brokers, which may be
-    more than the configured ones.
+    more than the configured ones. While brokers get the secure listener, the StatefulSets of ``workloads`` say which
+    listener the adapter uses.
     """
-    return KafkaTopics(
-        {
-            name: Brokers(group_settings.kafka_connection(name, profile, config.namespace))
-            for name, profile in config.profiles.items()
-        }
-    )
+    return KafkaTopics({name: Brokers(connection(config, name, workloads or Workloads())) for name in config.profiles})
+
+
+def connection(config: Config, name: str, workloads: Workloads) -> Callable[[], KafkaConnection]:
+    """Return the function that returns the present connection to the brokers of a profile."""
+    profile = config.profiles[name]
+    secure = group_settings.kafka_connection(name, profile, config.namespace)
+    before = group_settings.kafka_connection(name, profile, config.namespace, secured=False)
+
+    def current() -> KafkaConnection:
+        if not isinstance(profile, DisklessProfile) or profile.access is None:
+            return secure
+        return secure if is_secured(profile, workloads.stateful_set(names.fleet(name))) else before
+
+    return current
+
+
+def with_issuer(config: Config) -> Config:
+    """Return the configuration in which each profile with ``access`` names the issuer of ServiceAccount tokens, if it is known."""
+    if not config.closed_profiles:
+        return config
+    try:
+        return config.with_issuer(issuer(OWN_TOKEN.read_text()))
+    except OSError:
+        return config
 
 
 def users(config: Config, api: Api) -> tuple[UserPorts | None, Callable[[], None]]:
@@ -100,6 +125,7 @@ def _catalog_connections(config: Config) -> dict[str, CatalogConnection]:
 
 async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int]) -> None:
     """Run the operator until SIGTERM or SIGINT. Raises the exception of a task that fails."""
+    config = with_issuer(config)
     stop = asyncio.Event()
     health = Health()
     servers = await telemetry.serve(health, metrics, probes)
@@ -120,7 +146,7 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
             return
         lake = tables(config)
         progress_reader = progress.HttpProgress(progress.service_address(config.namespace))
-        kafka_topics = topics(config)
+        kafka_topics = topics(config, workloads)
         registries = schemas(config)
         user_ports, close_users = users(config, api)
         ports = Ports(kafka_topics, lake, cluster, progress_reader, registries, SystemClock(), user_ports)

@@ -1,5 +1,6 @@
 """Clients log in to brokers with access tokens of an identity provider (SASL OAUTHBEARER)."""
 
+import base64
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +13,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from firn.model.errors import AccessDeniedError, UnavailableError
+from firn.model.errors import AccessDeniedError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
+from firn.sasl.tokens import TokenClient
 from firn_operator.adapters.kafka.access import KafkaAccess
+from firn_operator.adapters.kafka.topics import Brokers, KafkaTopics
 from firn_spark.kafka.admin import Kafka as Admin
 from firn_spark.kafka.clients import client_config, spark_options
 from firn_spark.worker.fetching import batches, cluster, source
@@ -64,6 +67,39 @@ def read(connection: KafkaConnection) -> list[int]:
 
 def test_a_task_reads_with_a_token(broker: Kafka, tokens: Tokens) -> None:
     assert read(broker.token_connection(tokens.url)) == list(range(RECORDS))
+
+
+@pytest.fixture
+def by_file(broker: Kafka, tokens: Tokens) -> KafkaConnection:
+    """Return a connection with a token in a file, as in a pod with a projected token."""
+    file = broker.directory / "token"
+    login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    file.write_text(tokens.answer(f"Basic {login}", "grant_type=client_credentials")[1]["access_token"])
+    connection = broker.token_connection(tokens.url)
+    return connection.model_copy(update={"sasl_tokens": None, "sasl_token_path": str(file), "sasl_username": None})
+
+
+async def test_operator_driver_and_tasks_use_a_token_in_a_file(by_file: KafkaConnection) -> None:
+    assert read(by_file) == list(range(RECORDS))
+    with closing(Admin("events", by_file)) as driver:
+        assert not isinstance(driver.topics(["orders"])["orders"], AccessDeniedError)
+    with closing(KafkaTopics({"events": Brokers(by_file)})) as operator:
+        state = await operator.describe("events", "orders")
+        assert state is not None
+        assert state.partitions == 1
+    with closing(KafkaAccess({"events": by_file})) as users:
+        assert not (await users.describe("events", ["shop.nobody"]))["shop.nobody"].quotas
+
+
+async def test_a_missing_token_file_is_named_at_once(by_file: KafkaConnection) -> None:
+    missing = by_file.model_copy(update={"sasl_token_path": "/no/such/token"})
+    with (
+        closing(KafkaTopics({"events": Brokers(missing)})) as operator,
+        pytest.raises(NotReadyError, match="/no/such/token"),
+    ):
+        await operator.describe("events", "orders")
+    with pytest.raises(NotReadyError, match="/no/such/token"):
+        access(missing)
 
 
 def test_a_token_is_requested_with_the_scope_and_kept(broker: Kafka, tokens: Tokens) -> None:
@@ -131,7 +167,7 @@ def test_a_connection_outlives_the_token_with_which_it_began(
     monkeypatch.setattr(batches, "BLOCK_RECORDS", 100)
     monkeypatch.setattr(tokens, "seconds", 2)
     client = access(broker.token_connection(tokens.url, password=PASSWORD))
-    assert client.tokens is not None
+    assert isinstance(client.tokens, TokenClient)
     reading = source.read(replace(client, tokens=replace(client.tokens, scope="short")), [SLICE])
     offsets = next(reading).offsets.tolist()
     end = time.monotonic() + 2.5

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from prometheus_client import REGISTRY
 
 from firn.model.errors import InvalidSpecError
 from firn_broker.access.principals import PrincipalRules
@@ -31,7 +32,7 @@ class Listener:
         self.certificates_only = False
         self.router = Router()
         self.server: Server
-        self.port = 0
+        self.port = self.plain_port = 0
 
     def asks_for_certificates(self) -> None:
         self.settings = self.settings.model_copy(update={"client_ca_file": str(self.authority.file)})
@@ -42,6 +43,7 @@ class Listener:
         self.server = Server(self.connections)
         context = TlsContext("SECURE", self.settings, certificates_only=self.certificates_only)
         _, self.port = await self.server.bind("127.0.0.1", 0, self.entrance, context)
+        _, self.plain_port = await self.server.bind("127.0.0.1", 0)
         await self.server.accept(self.router)  # type: ignore[arg-type]
         try:
             yield self
@@ -87,6 +89,28 @@ def listener(tmp_path: Path) -> Listener:
 def _serial(writer: asyncio.StreamWriter) -> str:
     certificate = writer.get_extra_info("ssl_object").getpeercert()
     return str(certificate["serialNumber"])
+
+
+def _connections(listener: str) -> float:
+    return REGISTRY.get_sample_value("firn_broker_listener_connections", {"listener": listener}) or 0.0
+
+
+async def test_connections_are_counted_by_listener(listener: Listener) -> None:
+    listener.entrance = Entrance(listener="secure")
+    async with listener.serving():
+        before = _connections("secure"), _connections("main")
+        reader, writer = await listener.connect()
+        writer.write(request(OTHER, 1))
+        await answers(reader, 1)
+        other, plain = await asyncio.open_connection("127.0.0.1", listener.plain_port)
+        plain.write(request(OTHER, 1))
+        await answers(other, 1)
+        assert (_connections("secure"), _connections("main")) == (before[0] + 1, before[1] + 1)
+        writer.close()
+        plain.close()
+        async with asyncio.timeout(30):
+            while (_connections("secure"), _connections("main")) != before:
+                await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -14,6 +14,7 @@ import firn
 from firn.api.chart_values import Values
 from firn.model import names
 from firn.model.config import Config, DisklessProfile
+from firn_controllers import children
 from firn_controllers.children import Owner
 from firn_controllers.fleet import builders, kinds
 from hack.localcluster.images import build as images
@@ -247,6 +248,7 @@ WAVES = {
     "coordinator": {"uri": "postgresql://db:5432/firn", "user": "firn"},
     "objectStore": {"url": "s3://b/p"},
 }
+ACCESS = {"certificate": {"secret": "brokers-tls"}}
 
 
 def direct(reads: Any, **values: Any) -> list[Manifest]:
@@ -283,9 +285,11 @@ def test_the_chart_generates_no_token_that_no_broker_reads(reads: Any) -> None:
     assert {secret for secret, _ in generated(direct(reads))} == {"firn-postgres", "firn-s3"}
 
 
-@pytest.mark.parametrize("external", [None, {"host": "kafka.example.com"}])
-def test_a_network_policy_opens_the_internal_listener_to_drivers_only(external: Any) -> None:
-    profile = {**WAVES, "directReads": {}, **({"external": external} if external else {})}
+@pytest.mark.parametrize(
+    "more", [{}, {"external": {"host": "kafka.example.com"}}, {"access": {**ACCESS, "plaintext": "Keep"}}]
+)
+def test_a_network_policy_opens_the_internal_listener_to_drivers_only(more: dict[str, Any]) -> None:
+    profile = {**WAVES, "directReads": {}, **more}
     values = {**IMAGES, "networkPolicy": {"enabled": True}}
     objects = manifests(render({**values, "profiles": {"waves": profile}}))
     spec = find_object(objects, "NetworkPolicy", "firn-broker-waves")["spec"]
@@ -293,7 +297,7 @@ def test_a_network_policy_opens_the_internal_listener_to_drivers_only(external: 
     fleet = kinds.managed_fleet(config, "waves", Owner("firn-system", "uid"), None)
     assert spec["podSelector"]["matchLabels"].items() <= fleet.labels.items()
     everybody, drivers = spec["ingress"]
-    ports = {*fleet.ports, *(["external"] if external else [])}
+    ports = {*fleet.ports, *(["external"] if "external" in more else [])}
     assert {port["port"] for port in everybody["ports"]} == ports - {"internal"}
     assert "from" not in everybody
     assert drivers == {
@@ -302,6 +306,19 @@ def test_a_network_policy_opens_the_internal_listener_to_drivers_only(external: 
     }
     plain = manifests(render({**values, "profiles": {"waves": WAVES}}))
     assert not [item for item in plain if item["metadata"]["name"] == "firn-broker-waves"]
+
+
+def test_the_operator_mounts_its_token_and_the_ca_of_brokers_with_a_secure_listener() -> None:
+    objects = manifests(render({**IMAGES, "profiles": {"waves": {**WAVES, "access": ACCESS}}}))
+    config = config_of(objects)
+    spec = find_object(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
+    (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"].startswith("access-")]
+    (volume,) = [each for each in spec["volumes"] if each["name"] == mount["name"]]
+    (wanted,), (place,) = children.access_volumes(config.closed_profiles)
+    assert volume["projected"] == wanted["projected"]
+    assert mount["mountPath"] == place["mountPath"]
+    assert spec["serviceAccountName"] == names.OPERATOR_ACCOUNT
+    assert "brokers-tls" not in {each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
 
 
 # Rights

@@ -326,7 +326,7 @@ def test_brokers_ask_only_the_registries_of_their_profile(tmp_path: Path) -> Non
 
 def test_a_profile_may_not_set_the_settings_of_the_operator() -> None:
     ours = config_map.settings(fleet(external={"host": "h"}, directReads={})).keys() - {"topics", "writer"}
-    assert ours | {"nodeId", "zone", "registries"} == BROKER_SETTINGS_OWN
+    assert ours | {"nodeId", "zone", "registries", "listeners"} == BROKER_SETTINGS_OWN
 
 
 # Life of a fleet

@@ -1,9 +1,14 @@
 """Client settings of a connection. The adapters' own tests use them with real brokers."""
 
+import base64
+import json
+
 import pytest
 
 from firn.kafka_clients import connection_settings, kafka_id, refuses_certificate
+from firn.model.errors import NotReadyError
 from firn.model.jobs import KafkaConnection, TokenEndpoint
+from firn.sasl import tokens
 
 FILES = {"/ca": "the authority", "/cert": "the certificate", "/key": "its key", "/password": "hush"}
 SECURE = KafkaConnection(
@@ -46,6 +51,43 @@ def test_a_token_endpoint_replaces_user_and_password() -> None:
         "sasl.oauthbearer.extensions": "b=2,a=1",
         "https.ca.pem": "the authority",
     }
+
+
+def jwt(number: int, **claims: object) -> str:
+    payload = base64.urlsafe_b64encode(json.dumps({"jti": number, **claims}).encode()).decode().rstrip("=")
+    return f"e30.{payload}.c2ln"
+
+
+def test_librdkafka_reads_a_token_again_before_it_expires() -> None:
+    files = {"/ca": "the authority", "/token": jwt(1, exp=1_900_000_000)}
+    connection = KafkaConnection(
+        bootstrap_servers="b:9096",
+        protocol="SASL_SSL",
+        ca_path="/ca",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_token_path="/token",
+    )
+    settings = connection_settings(connection, files.__getitem__)
+    assert settings["sasl.mechanism"] == "OAUTHBEARER"
+    assert settings["oauth_cb"]("") == (files["/token"], 1_900_000_000)
+    files["/token"] = jwt(2, exp=1_900_003_600)
+    assert settings["oauth_cb"]("") == (files["/token"], 1_900_003_600)
+    assert connection.secret_files == ("/ca",), "a new token makes no new client"
+    with pytest.raises(NotReadyError, match="no JWT with the claim exp"):
+        connection_settings(connection, {**files, "/token": jwt(3)}.__getitem__)
+
+
+@pytest.mark.parametrize("token", ["", "a.b", "a.!.c", jwt(1), "e30.MTI.c2ln"])
+def test_a_token_without_claims_has_no_end_and_no_issuer(token: str) -> None:
+    assert tokens.issuer(token) == ""
+    with pytest.raises(NotReadyError):
+        tokens.expiry(token)
+
+
+def test_the_text_of_a_token_shows_no_secret() -> None:
+    given = tokens.GivenToken("a.b.c")
+    assert "a.b.c" not in repr(given)
+    assert given.first_message() == b"n,,\x01auth=Bearer a.b.c\x01\x01"
 
 
 def test_a_plaintext_connection_needs_no_secret() -> None:

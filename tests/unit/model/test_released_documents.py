@@ -126,7 +126,7 @@ NEW: dict[str, dict[str, Any]] = {
     "group-settings": {
         "cluster": "cluster-1",
         "former_clusters": ["cluster-0"],
-        "kafka": {"classic": {"sasl_tokens": TOKENS}},
+        "kafka": {"classic": {"sasl_tokens": TOKENS, "sasl_token_path": "/token"}},
         "catalogs": {"more": {"type": "rest", "uri": "u", "warehouse": "w", "own_references": True}},
         "direct": {
             "diskless": {
@@ -150,7 +150,7 @@ NEW: dict[str, dict[str, Any]] = {
         "schema_directory": "/schemas",
     },
     "maintenance-run": {
-        "kafka": {"classic": {**KAFKA, "sasl_tokens": TOKENS}},
+        "kafka": {"classic": {**KAFKA, "sasl_tokens": TOKENS, "sasl_token_path": "/token"}},
         "catalogs": {"more": {"type": "rest", "uri": "u", "warehouse": "w", "own_references": True}},
         "tables": [
             {

@@ -6,11 +6,12 @@ from typing import Any
 
 import yaml
 
-from firn.model import durations, quantities
-from firn.model.config import Registry, SecretKey
-from firn_controllers.cache.addresses import CLIENT_PORT, INTERNAL_PORT
+from firn.model import durations, names, quantities
+from firn.model.config import Access, Registry, SecretKey
+from firn.model.errors import InvalidSpecError
+from firn_controllers.cache.addresses import CLIENT_PORT, INTERNAL_PORT, SECURE_PORT
 from firn_controllers.fleet import builders, outside
-from firn_controllers.fleet.diskless.layout import CONFIG_PATH, METRICS_PORT, DisklessFleet
+from firn_controllers.fleet.diskless.layout import API_SERVER_PATH, CONFIG_PATH, METRICS_PORT, DisklessFleet
 from firn_controllers.fleet.layout import EXTERNAL_PORT
 from firn_controllers.ports import Manifest
 
@@ -27,6 +28,11 @@ export FIRN_BROKER_LISTENER__ADVERTISED="'$HOSTNAME.$FIRN_SERVICE:{CLIENT_PORT}'
 fi
 exec firn-broker --config {CONFIG_PATH}/broker.yaml $command
 """
+_MAIN = "export FIRN_BROKER_LISTENER__ADVERTISED="
+_SECURE = f"""export FIRN_BROKER_LISTENERS__SECURE__ADVERTISED="'$HOSTNAME.$FIRN_SERVICE:{SECURE_PORT}'"
+"""
+JWKS = "https://kubernetes.default.svc/openid/v1/jwks"
+"""The keys of ServiceAccount tokens. By default, Kubernetes lets every ServiceAccount read them."""
 
 
 def settings(fleet: DisklessFleet) -> dict[str, Any]:
@@ -71,7 +77,41 @@ def settings(fleet: DisklessFleet) -> dict[str, Any]:
         ours["internal"] = {"bind": f"0.0.0.0:{INTERNAL_PORT}", "tokenFile": fleet.token.path}
     if fleet.registries:
         ours["registries"] = {name: _registry(configured) for name, configured in fleet.registries.items()}
+    if profile.access is not None:
+        ours = _merged(ours, _access(fleet, profile.access))
     return _merged(ours, profile.config)
+
+
+def _access(fleet: DisklessFleet, access: Access) -> dict[str, Any]:
+    """Return the settings of the secure listener and of the rights of clients. Raises InvalidSpecError."""
+    if not access.issuer:
+        raise InvalidSpecError(
+            f"configuration profiles.{fleet.name}.access.issuer: the operator's token names no issuer; set it to the value of the API server's"
+            " --service-account-issuer"
+        )
+    secret = access.certificate.secret
+    tls = {"certFile": names.secret_file(secret, "tls.crt"), "keyFile": names.secret_file(secret, "tls.key")}
+    if "Certificate" in access.authentication:
+        tls["clientCaFile"] = names.secret_file(secret, "ca.crt")
+    guarded = {"tls": tls, "authentication": list(access.authentication)}
+    added: dict[str, Any] = {
+        "listeners": {"secure": {"name": "SECURE", "bind": f"0.0.0.0:{SECURE_PORT}", **guarded}},
+        "authorization": {"type": "Acl", "default": "Deny", "superUsers": list(fleet.super_users)},
+        "oauth": {
+            "issuer": access.issuer,
+            "audience": names.TOKEN_AUDIENCE,
+            "jwksUrl": JWKS,
+            "caFile": f"{API_SERVER_PATH}/ca.crt",
+            "tokenFile": f"{API_SERVER_PATH}/token",
+            "kubernetes": True,
+        },
+    }
+    if fleet.closed:
+        # A broker needs a first listener. No other pod reaches this one, and its clients have no rights.
+        added["listener"] = {"bind": f"127.0.0.1:{CLIENT_PORT}"}
+        if fleet.profile.external is not None:
+            added["external"] = guarded
+    return added
 
 
 def _registry(configured: Registry) -> dict[str, str]:
@@ -101,4 +141,5 @@ def build(fleet: DisklessFleet) -> Manifest:
 
 
 def _read_at_start(fleet: DisklessFleet) -> dict[str, str]:
-    return {"broker.yaml": yaml.safe_dump(settings(fleet)), "start.sh": START}
+    start = START if fleet.profile.access is None else START.replace(_MAIN, _SECURE + _MAIN)
+    return {"broker.yaml": yaml.safe_dump(settings(fleet)), "start.sh": start}

@@ -9,12 +9,15 @@ from typing import Self
 
 from firn.model import names
 from firn.model.config import Config, DisklessProfile, Registry, SecretKey
-from firn_controllers.cache.addresses import CLIENT_PORT, INTERNAL_PORT
+from firn_controllers.cache.addresses import CLIENT_PORT, INTERNAL_PORT, SECURE_PORT
 from firn_controllers.children import Owner
 from firn_controllers.fleet.layout import Fleet
+from firn_controllers.ports import StatefulSetState
 
 METRICS_PORT = 9090
 CONFIG_PATH = "/etc/firn/broker"
+API_SERVER_PATH = "/etc/firn/api-server"
+"""Directory with the CA of the API server, and a token with which a broker reads the keys of ServiceAccount tokens."""
 UID = 65532
 DRAIN_SECONDS = 60
 """Seconds from the signal to stop until the broker is killed.
@@ -30,10 +33,16 @@ class DisklessFleet(Fleet):
     profile: DisklessProfile
     registries: Mapping[str, Registry] = field(default_factory=dict)
     """Schema registries that the brokers ask."""
+    super_users: tuple[str, ...] = ()
+    """With ``access``: principals that may do everything."""
+    secured: bool = False
+    """With ``access``: all brokers have the secure listener, so Firn's own clients may use it."""
 
     @classmethod
-    def from_profile(cls, config: Config, name: str, profile: DisklessProfile, owner: Owner) -> Self:
-        """Return the fleet of profile ``name``.
+    def from_profile(
+        cls, config: Config, name: str, profile: DisklessProfile, owner: Owner, live: StatefulSetState | None
+    ) -> Self:
+        """Return the fleet of profile ``name``, given its live StatefulSet.
 
         A valid configuration has an image for it.
         """
@@ -47,17 +56,33 @@ class DisklessFleet(Fleet):
             pull_secrets=tuple(config.images.pull_secrets),
             replicas=profile.replicas,
             registries={registry: config.registries[registry] for registry in profile.registries},
+            super_users=super_users(config, profile),
+            secured=is_secured(profile, live),
         )
 
     @property
     def ports(self) -> Mapping[str, int]:
         """Ports for clients, for metrics and probes, and for drivers that read the bucket."""
-        return {**self.bootstrap_ports, "metrics": METRICS_PORT}
+        return self._ports(plaintext=not self.closed) | {"metrics": METRICS_PORT}
 
     @property
     def bootstrap_ports(self) -> Mapping[str, int]:
         """Ports for clients, and for drivers that read the bucket."""
-        return {"kafka": CLIENT_PORT} | ({"internal": INTERNAL_PORT} if self.token is not None else {})
+        # Until all brokers have the secure listener, clients reach the others at the port without encryption.
+        return self._ports(plaintext=not (self.closed and self.secured))
+
+    def _ports(self, *, plaintext: bool) -> dict[str, int]:
+        ports = {
+            "kafka": CLIENT_PORT if plaintext else None,
+            "secure": SECURE_PORT if self.profile.access is not None else None,
+            "internal": INTERNAL_PORT if self.token is not None else None,
+        }
+        return {name: port for name, port in ports.items() if port is not None}
+
+    @property
+    def closed(self) -> bool:
+        """Return True if no client may connect without encryption."""
+        return self.profile.access is not None and self.profile.access.plaintext == "Close"
 
     @property
     def token(self) -> SecretKey | None:
@@ -80,3 +105,27 @@ class DisklessFleet(Fleet):
     def url(self) -> str:
         """URL below which the fleet's objects are stored."""
         return self.profile.object_store.place(self.name)
+
+
+def super_users(config: Config, profile: DisklessProfile) -> tuple[str, ...]:
+    """Return the principals that may do everything with the brokers of a profile: Firn's own, and those of ``access``."""
+    if profile.access is None:
+        return ()
+    accounts = {names.OPERATOR_ACCOUNT, config.maintenance.service_account}
+    accounts |= {group.service_account for group in config.groups.values()}
+    ours = {f"User:{config.namespace}.{account}" for account in accounts}
+    anonymous = {"User:ANONYMOUS"} if profile.access.plaintext == "Keep" else set()
+    return tuple(sorted({*ours, *anonymous, *profile.access.super_users}))
+
+
+def is_secured(profile: DisklessProfile, live: StatefulSetState | None) -> bool:
+    """Return whether Firn's own clients connect to the secure listener of a profile, given its live StatefulSet.
+
+    Brokers get the listener one by one, so clients wait for the last one. New brokers have it from the start.
+    """
+    if profile.access is None:
+        return False
+    if live is None:
+        return True
+    annotations = live.manifest.get("metadata", {}).get("annotations") or {}
+    return bool(annotations.get(names.SECURED) == "true")

@@ -5,10 +5,11 @@ Image contract: ``firn-broker`` on the path, a shell, any uid. No volume outlive
 
 from typing import Any
 
+from firn.model import names
 from firn_controllers import children
 from firn_controllers.fleet import outside, stateful_set
 from firn_controllers.fleet.diskless import config_map
-from firn_controllers.fleet.diskless.layout import CONFIG_PATH, DRAIN_SECONDS, UID, DisklessFleet
+from firn_controllers.fleet.diskless.layout import API_SERVER_PATH, CONFIG_PATH, DRAIN_SECONDS, UID, DisklessFleet
 from firn_controllers.ports import Manifest
 
 
@@ -23,9 +24,19 @@ def build(fleet: DisklessFleet, partition: int) -> Manifest:
         {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
         {"name": "tmp", "mountPath": "/tmp"},
     ]
+    if fleet.profile.access is not None:
+        volumes.append(_api_server())
+        mounts.append({"name": "api-server", "mountPath": API_SERVER_PATH, "readOnly": True})
     pod = stateful_set.pod(fleet, UID, DRAIN_SECONDS, _container(fleet, mounts), volumes)
     pod["serviceAccountName"] = fleet.profile.service_account
-    return stateful_set.build(fleet, partition, pod)
+    return stateful_set.build(fleet, partition, pod, annotations={names.SECURED: "true"} if fleet.secured else {})
+
+
+def _api_server() -> Manifest:
+    """Return the volume with which a broker reads the keys of tokens at the API server."""
+    authority = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    sources = [{"serviceAccountToken": {"expirationSeconds": 3600, "path": "token"}}, {"configMap": authority}]
+    return {"name": "api-server", "projected": {"defaultMode": 0o440, "sources": sources}}
 
 
 def _container(fleet: DisklessFleet, mounts: list[Manifest]) -> Manifest:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -54,15 +54,20 @@ def client_settings(connection: KafkaConnection) -> dict[str, Any]:
 class ProfileAdmin:
     """The admin client of a profile. A changed credential file replaces the client."""
 
-    def __init__(self, name: str, connection: KafkaConnection) -> None:
+    def __init__(self, name: str, connection: KafkaConnection | Callable[[], KafkaConnection]) -> None:
+        """``connection`` may be a function, if the profile changes its listener."""
         self._name = name
-        self._connection = connection
+        self._current = connection if callable(connection) else lambda: connection
         self._admin: AdminClient | None = None
-        self._made_with: secret_files.Signature = ()
+        self._made_with: tuple[KafkaConnection, secret_files.Signature] | None = None
         self._trouble: KafkaError | None = None
         self._all_down = False
         self._resting_until = 0.0
         self._resting_for = ""
+
+    @property
+    def _connection(self) -> KafkaConnection:
+        return self._current()
 
     def kind(self, code: int, text: str) -> FirnError:
         """Return the error for one of Kafka's codes, with ``text`` as its first part."""
@@ -74,11 +79,12 @@ class ProfileAdmin:
             raise UnavailableError(self._resting_for, reason=Reason.BROKER_UNREACHABLE)
 
     def admin(self) -> AdminClient:
-        """Return the client, opened again after a secret file changed. Raises UnavailableError during `_REST`."""
+        """Return the client, opened again after a secret file or the connection changed. Raises UnavailableError during `_REST`."""
         self.check_rest()
-        now = secret_files.signature(self._connection.secret_files)
+        connection = self._connection
+        now = connection, secret_files.signature(connection.secret_files)
         if self._admin is None or now != self._made_with:
-            settings = client_settings(self._connection)
+            settings = client_settings(connection)
             try:
                 self._admin = AdminClient(cast(Any, {**settings, "error_cb": self._note}))
             except KafkaException as error:

@@ -16,7 +16,7 @@ from firn.kafka_clients import addresses
 from firn.model.errors import AccessDeniedError, FirnError
 from firn.model.jobs import KafkaConnection
 from firn.sasl.scram import Scram
-from firn.sasl.tokens import TokenClient
+from firn.sasl.tokens import GivenToken, TokenClient
 from firn_operator.adapters import secret_files
 
 _SASL_HANDSHAKE, _API_VERSIONS, _SASL_AUTHENTICATE = 17, 18, 36
@@ -257,7 +257,10 @@ class BrokerConnection:
         path = connection.sasl_password_path
         password = secret_files.read(path, self._purpose) if path else ""
         try:
-            if connection.sasl_tokens is not None:
+            if connection.sasl_token_path is not None:
+                token = secret_files.read(connection.sasl_token_path, self._purpose)
+                self._token(GivenToken(token).first_message())
+            elif connection.sasl_tokens is not None:
                 self._token(self._tokens(name, password).first_message())
             elif mechanism == "PLAIN":
                 self._token(f"\0{name}\0{password}".encode())

@@ -3,7 +3,7 @@
 import asyncio
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +58,7 @@ LAGGING_SHOWN = 3
 class Brokers:
     """A profile's brokers. ``replication_factor`` is that of new topics; -1 is the brokers' default."""
 
-    connection: KafkaConnection
+    connection: KafkaConnection | Callable[[], KafkaConnection]
     replication_factor: int = -1
 
 

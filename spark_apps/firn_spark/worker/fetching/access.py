@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from firn.kafka_clients import addresses
-from firn.model.jobs import DirectReads, KafkaConnection, TokenEndpoint
-from firn.sasl.tokens import TokenClient
+from firn.model.jobs import DirectReads, KafkaConnection
+from firn.sasl.tokens import GivenToken, TokenClient
 from firn_spark.credentials import read_secret
 
 GRANT_HINT = "grant the driver's user Describe and Read on the topic, or correct its credentials"
@@ -28,7 +28,7 @@ class Access:
     mechanism: str | None = None
     username: str = ""
     password: str = field(default="", repr=False)
-    tokens: TokenClient | None = None
+    tokens: TokenClient | GivenToken | None = None
     """Set if the mechanism is OAUTHBEARER."""
 
     @property
@@ -76,16 +76,19 @@ def access(connection: KafkaConnection) -> Access:
         mechanism=connection.sasl_mechanism,
         username=connection.sasl_username or "",
         password=password,
-        tokens=_token_client(connection.sasl_tokens, connection.sasl_username or "", password),
+        tokens=_tokens(connection, password),
     )
 
 
-def _token_client(endpoint: TokenEndpoint | None, name: str, secret: str) -> TokenClient | None:
+def _tokens(connection: KafkaConnection, secret: str) -> TokenClient | GivenToken | None:
+    endpoint = connection.sasl_tokens
+    if connection.sasl_token_path is not None:
+        return GivenToken(read_secret(connection.sasl_token_path))
     if endpoint is None:
         return None
     return TokenClient(
         endpoint.url,
-        name,
+        connection.sasl_username or "",
         secret,
         endpoint.scope,
         tuple(sorted(endpoint.extensions.items())),

@@ -1,0 +1,190 @@
+"""A diskless profile gets a listener with TLS and authentication while it runs, and then closes the other one."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firn.model import names
+from hack import quickstart
+from hack.quickstart import SYSTEM, apply, kubectl, say
+from tests.authority import Authority
+from tests.e2e.brokers import PATIENCE, await_rolled, await_until
+from tests.e2e.topics import VALUES, Produce, await_ready, await_rows, numbered, topic_manifest
+
+pytestmark = pytest.mark.timeout(1800)
+
+PROFILE, BROKERS, SECRET = "diskless", "firn-broker-diskless", "e2e-brokers-tls"
+SECURE = f"{BROKERS}-bootstrap.{SYSTEM}.svc:9096"
+PLAIN = f"{BROKERS}-bootstrap.{SYSTEM}.svc:9092"
+CLIENTS = "e2e-secure-clients"
+PASSWORD = "a-password-of-a-test"
+
+SETTINGS = """
+import json, sys, time
+from pathlib import Path
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType, ScramCredentialInfo,
+    ScramMechanism, UserScramCredentialUpsertion,
+)
+bootstrap, topic, user, password = sys.argv[1:5]
+by_token = {
+    "bootstrap.servers": bootstrap, "security.protocol": "SASL_SSL", "ssl.ca.location": "/access/ca.crt",
+    "sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: (Path("/access/token").read_text(), time.time() + 600),
+}
+by_password = by_token | {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": user, "sasl.password": password}
+del by_password["oauth_cb"]
+"""
+GRANT = (
+    SETTINGS
+    + """
+admin = AdminClient(by_token)
+info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+changed = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, info, password.encode())])
+acls = [
+    AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+    for operation in (AclOperation.WRITE, AclOperation.DESCRIBE)
+]
+for future in (*changed.values(), *admin.create_acls(acls).values()):
+    future.result(60)
+"""
+)
+PRODUCE = (
+    SETTINGS
+    + """
+failed = []
+producer = Producer(by_password | {"message.timeout.ms": 60000})
+for line in sys.stdin:
+    producer.produce(topic, on_delivery=lambda error, _: failed.append(str(error)) if error else None, **json.loads(line))
+left = producer.flush(90)
+print(json.dumps({"left": left, "failed": failed[:3]}))
+"""
+)
+KNOCK = """
+import socket, ssl, sys
+def answers(port, context=None):
+    try:
+        with socket.create_connection((sys.argv[1], port), 5) as plain:
+            connection = context.wrap_socket(plain, server_hostname=sys.argv[1]) if context else plain
+            connection.settimeout(5)
+            connection.sendall(bytes.fromhex("0000000e 0003 0001 00000001 0000 ffffffff"))  # Metadata of all topics
+            return connection.recv(4) != b""
+    except OSError:
+        return False
+print(answers(9092), answers(9096), answers(9096, ssl.create_default_context(cafile="/access/ca.crt")))
+"""
+
+
+@pytest.fixture(scope="module")
+def authority(release: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create the Secret with the certificate of the brokers, and return the certificate of its CA."""
+    issuer = Authority(tmp_path_factory.mktemp("authority"))
+    domain = f"{SYSTEM}.svc"
+    pair = issuer.issue("brokers", f"*.{BROKERS}.{domain}", f"{BROKERS}-bootstrap.{domain}", "127.0.0.1")
+    data = {"tls.crt": pair.certificate.read_text(), "tls.key": pair.key.read_text(), "ca.crt": issuer.file.read_text()}
+    apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET, "namespace": SYSTEM}, "stringData": data})
+    return issuer.file
+
+
+@pytest.fixture(scope="module")
+def pod(authority: Path) -> Iterator[str]:
+    """Run a pod with a Kafka client, the CA, and a token of its ServiceAccount for the brokers."""
+    apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": CLIENTS}})
+    data = {"ca.crt": authority.read_text()}
+    apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ca", "namespace": CLIENTS}, "data": data})
+    manifest = quickstart.client_pod("client", CLIENTS)
+    token = {"audience": names.TOKEN_AUDIENCE, "expirationSeconds": 3600, "path": "token"}
+    sources = [{"configMap": {"name": "ca"}}, {"serviceAccountToken": token}]
+    spec = manifest["spec"]
+    spec["volumes"] = [{"name": "access", "projected": {"sources": sources, "defaultMode": 0o444}}]
+    spec["containers"][0]["volumeMounts"] = [{"name": "access", "mountPath": "/access"}]
+    apply(manifest)
+    kubectl("-n", CLIENTS, "wait", "--for=condition=Ready", "pod/client", "--timeout=120s")
+    yield CLIENTS
+    kubectl("delete", "namespace", CLIENTS, "--wait=false")
+
+
+def install(plaintext: str) -> None:
+    """Install the release with ``access`` of the profile, and wait for its brokers."""
+    access = "quickStart.diskless.profile.access"
+    say(f"helm upgrade: {plaintext}")
+    values = {"certificate.secret": SECRET, "plaintext": plaintext, "superUsers[0]": f"User:{CLIENTS}.default"}
+    quickstart.install(VALUES, overrides={f"{access}.{key}": value for key, value in values.items()})
+    await_ports(*(("kafka", "secure") if plaintext == "Keep" else ("secure",)))
+
+
+def await_ports(*expected: str) -> None:
+    """Wait until all brokers have these ports for clients, and the operator knows it."""
+
+    def template() -> bool:
+        live = quickstart.get("statefulset", BROKERS) or {}
+        (container,) = live["spec"]["template"]["spec"]["containers"]
+        ports = {port["name"] for port in container["ports"]} & {"kafka", "secure"}
+        secured = live["metadata"]["annotations"].get(names.SECURED) == "true"
+        return ports == set(expected) and secured == ("secure" in expected)
+
+    await_until(f"the brokers have the ports {expected}", template)
+    await_rolled(BROKERS, 1)
+
+
+def uninstall() -> None:
+    """Install the release without ``access``."""
+    quickstart.install(VALUES)
+    await_ports("kafka")
+
+
+def run(pod: str, script: str, *arguments: str, stdin: str = "") -> str:
+    """Run a script in the pod of the clients, and return its output."""
+    return kubectl("-n", pod, "exec", "-i", "client", "--", "python", "-c", script, *arguments, stdin=stdin)
+
+
+def driver_connection() -> dict[str, Any]:
+    """Return the connection to the brokers in the settings of the driver."""
+    settings = quickstart.get("configmap", "firn-ingest-default")
+    assert settings is not None
+    connection: dict[str, Any] = json.loads(settings["data"]["group.json"])["kafka"][PROFILE]
+    return connection
+
+
+def test_clients_move_to_a_listener_with_tls_and_authentication(namespace: str, pod: str, produce: Produce) -> None:
+    apply(topic_manifest("moving", namespace, profile=PROFILE))
+    topic = await_ready("moving", namespace, timeout=PATIENCE)
+    table = topic["status"]["table"]["identifier"]
+    produce(topic, numbered(0, 100))
+    await_rows(table, 100, timeout=PATIENCE)
+
+    install("Keep")
+    await_until("the driver uses the secure listener", lambda: driver_connection()["bootstrap_servers"] == SECURE)
+    topic = await_ready("moving", namespace, timeout=PATIENCE)
+    assert topic["status"]["bootstrapServers"] == PLAIN
+    produce(topic, numbered(100, 100))
+    user, name = "mover", topic["status"]["topicName"]
+    run(pod, GRANT, SECURE, name, user, PASSWORD)
+    await_rows(table, 200, timeout=PATIENCE)
+
+    install("Close")
+    topic = await_ready("moving", namespace, timeout=PATIENCE)
+    topic = await_until(
+        "the status names the secure listener",
+        lambda: (found := await_ready("moving", namespace)) and found["status"]["bootstrapServers"] == SECURE and found,
+    )
+    lines = "\n".join(json.dumps(record) for record in numbered(200, 100))
+    assert json.loads(run(pod, PRODUCE, SECURE, name, user, PASSWORD, stdin=lines)) == {"left": 0, "failed": []}
+    await_rows(table, 300, timeout=PATIENCE)
+
+    refused = json.loads(run(pod, PRODUCE, SECURE, name, user, "another password", stdin=lines))
+    assert refused["failed"], refused
+    refused = json.loads(run(pod, PRODUCE, SECURE, "no-grant", user, PASSWORD, stdin=lines))
+    assert "authorization" in refused["failed"][0].lower(), refused
+    knocked = run(pod, KNOCK, f"{BROKERS}-0.{BROKERS}.{SYSTEM}.svc").split()
+    assert knocked == ["False", "False", "False"], "a client without authentication gets no answer at any port"
+
+    apply(topic_manifest("closed", namespace, profile=PROFILE))
+    await_ready("closed", namespace, timeout=PATIENCE)
+    # The way back goes over Keep, so that the operator can always reach all brokers.
+    install("Keep")
+    uninstall()
+    await_ready("moving", namespace, timeout=PATIENCE)

@@ -1,0 +1,271 @@
+"""Diskless profiles with ``access``: what brokers, the operator and the drivers get, and the order in which they change."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from firn.model import names
+from firn.model.config import Config
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import GroupSettings, KafkaConnection
+from firn_broker import settings as broker_settings
+from firn_controllers import children
+from firn_controllers.children import Owner
+from firn_controllers.fleet import builders, kinds
+from firn_controllers.fleet.diskless import config_map, stateful_set
+from firn_controllers.fleet.diskless.layout import DisklessFleet
+from firn_controllers.ingestion_group import settings as group_settings
+from firn_controllers.ingestion_group import stateful_set as driver
+from firn_controllers.ingestion_group.layout import group_labels
+from firn_controllers.ports import Manifest
+from firn_operator.adapters.kube.workloads import Workloads
+from firn_operator.process import wiring
+from tests import gen
+from tests.fakes.world import World
+from tests.unit.controllers.test_diskless_fleet import start
+
+OWNER = Owner("firn-system", "config-uid")
+NAME = "firn-broker-waves"
+PLACE = ("apps/v1", "StatefulSet", "firn-system", NAME)
+PLAIN, SECURE = (f"{NAME}-bootstrap.firn-system.svc:{port}" for port in (9092, 9096))
+OURS = ("User:firn-system.firn-ingest", "User:firn-system.firn-maintain", "User:firn-system.firn-operator")
+
+
+def access(**changes: Any) -> dict[str, Any]:
+    return {"certificate": {"secret": "waves-tls"}, "issuer": "https://cluster", **changes}
+
+
+def config(given: dict[str, Any] | None, **profile: Any) -> Config:
+    more = {} if given is None else {"access": given}
+    return gen.config(profiles={"classic": {}, "waves": gen.diskless(**more, **profile)})
+
+
+def fleet(given: dict[str, Any] | None, **profile: Any) -> DisklessFleet:
+    managed = kinds.managed_fleet(config(given, **profile), "waves", OWNER, None)
+    assert isinstance(managed, DisklessFleet)
+    return managed
+
+
+def read(managed: DisklessFleet, tmp_path: Path) -> broker_settings.BrokerSettings:
+    """Return the settings that broker 1 reads."""
+    document = tmp_path / "broker.yaml"
+    document.write_text(config_map.build(managed)["data"]["broker.yaml"])
+    return broker_settings.load(document, start(managed, tmp_path, 1))
+
+
+def service_ports(managed: DisklessFleet) -> dict[str, int]:
+    return {port["name"]: port["port"] for port in builders.bootstrap_service(managed)["spec"]["ports"]}
+
+
+def container_ports(managed: DisklessFleet) -> set[str]:
+    (container,) = stateful_set.build(managed, 0)["spec"]["template"]["spec"]["containers"]
+    return {port["name"] for port in container["ports"]}
+
+
+# Brokers
+
+
+def test_a_closed_broker_has_a_secure_listener_and_denies_by_default(tmp_path: Path) -> None:
+    settings = read(fleet(access(superUsers=["User:admin"]), external={"host": "kafka.example"}), tmp_path)
+    secure, external = settings.listeners["secure"], settings.external
+    assert (secure.bind, secure.authentication) == ("0.0.0.0:9096", ("ScramSha512", "OAuth", "Certificate"))
+    assert secure.advertised == f"{NAME}-1.{NAME}.firn-system.svc:9096"
+    assert secure.tls == broker_settings.TlsSettings(
+        cert_file="/etc/firn/secrets/waves-tls/tls.crt",
+        key_file="/etc/firn/secrets/waves-tls/tls.key",
+        client_ca_file="/etc/firn/secrets/waves-tls/ca.crt",
+    )
+    assert external is not None
+    assert (external.bind, external.tls, external.authentication) == ("0.0.0.0:9094", secure.tls, secure.authentication)
+    assert settings.listener.bind == "127.0.0.1:9092", "no other pod reaches the listener without encryption"
+    rights = settings.authorization
+    assert (rights.type, rights.default, set(rights.super_users)) == ("Acl", "Deny", {*OURS, "User:admin"})
+    assert settings.oauth is not None
+    assert (settings.oauth.issuer, settings.oauth.audience) == ("https://cluster", names.TOKEN_AUDIENCE)
+    assert settings.oauth.kubernetes
+
+
+def test_a_broker_keeps_the_old_listeners_for_clients_that_move(tmp_path: Path) -> None:
+    settings = read(fleet(access(plaintext="Keep"), external={"host": "kafka.example"}), tmp_path)
+    assert settings.listener.bind == "0.0.0.0:9092"
+    assert settings.external is not None
+    assert settings.external.tls is None
+    assert set(settings.authorization.super_users) == {*OURS, "User:ANONYMOUS"}
+    assert "secure" in settings.listeners
+
+
+def test_brokers_without_client_certificates_ask_for_none(tmp_path: Path) -> None:
+    secure = read(fleet(access(authentication=["OAuth"])), tmp_path).listeners["secure"]
+    assert secure.tls is not None
+    assert (secure.tls.client_ca_file, secure.authentication) == ("", ("OAuth",))
+
+
+def test_the_operator_and_the_drivers_need_tokens() -> None:
+    with pytest.raises(ValidationError, match="authentication needs OAuth"):
+        config(access(authentication=["ScramSha512"]))
+
+
+def test_a_profile_without_access_is_rendered_as_before() -> None:
+    document = config_map.settings(fleet(None))
+    assert not {"listeners", "authorization", "oauth"} & document.keys()
+    assert config_map.build(fleet(None))["data"]["start.sh"] == config_map.START
+    assert names.SECURED not in stateful_set.build(fleet(None), 0)["metadata"]["annotations"]
+    assert service_ports(fleet(None)) == {"kafka": 9092}
+
+
+def test_brokers_read_the_keys_of_tokens_at_the_api_server(tmp_path: Path) -> None:
+    managed = fleet(access())
+    oauth = read(managed, tmp_path).oauth
+    assert oauth is not None
+    spec = stateful_set.build(managed, 0)["spec"]["template"]["spec"]
+    (volume,) = [each for each in spec["volumes"] if "projected" in each]
+    (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == volume["name"]]
+    token, authority = volume["projected"]["sources"]
+    assert oauth.token_file == f"{mount['mountPath']}/{token['serviceAccountToken']['path']}"
+    assert oauth.ca_file == f"{mount['mountPath']}/{authority['configMap']['items'][0]['path']}"
+    assert spec["automountServiceAccountToken"] is False
+
+
+def test_a_missing_issuer_is_named() -> None:
+    with pytest.raises(InvalidSpecError, match=r"profiles\.waves\.access\.issuer"):
+        config_map.settings(fleet(access(issuer="")))
+
+
+def test_the_operators_token_names_the_issuer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = tmp_path / "token"
+    token.write_text("e30.eyJpc3MiOiAiaHR0cHM6Ly9vd24ifQ.sig")
+    monkeypatch.setattr(wiring, "OWN_TOKEN", token)
+    found = wiring.with_issuer(config(access(issuer=""))).closed_profiles["waves"]
+    stated = wiring.with_issuer(config(access())).closed_profiles["waves"]
+    assert (found.issuer, stated.issuer) == ("https://own", "https://cluster")
+    token.unlink()
+    assert wiring.with_issuer(config(access(issuer=""))).closed_profiles["waves"].issuer == ""
+
+
+# Drivers and runs
+
+
+def test_a_driver_has_the_ca_and_a_token_but_not_the_key_of_the_brokers() -> None:
+    configured = config(access())
+    contents = group_settings.group_settings(configured, "default")
+    assert contents.kafka["waves"] == KafkaConnection(
+        bootstrap_servers=SECURE,
+        protocol="SASL_SSL",
+        ca_path="/etc/firn/access/waves/ca.crt",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_token_path="/etc/firn/access/waves/token",
+    )
+    assert GroupSettings.model_validate_json(contents.model_dump_json()) == contents
+    assert "/etc/firn/access/waves/token" not in contents.secret_files, "a new token restarts no driver"
+    spec = driver_spec(configured, contents)
+    (volume,) = [each for each in spec["volumes"] if "projected" in each]
+    authority, token = (next(iter(source.values())) for source in volume["projected"]["sources"])
+    assert (authority["name"], authority["items"]) == ("waves-tls", [{"key": "ca.crt", "path": "ca.crt"}])
+    assert (token["audience"], token["path"]) == (names.TOKEN_AUDIENCE, "token")
+    (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == volume["name"]]
+    assert mount["mountPath"] == "/etc/firn/access/waves"
+    assert not [each for each in spec["volumes"] if each.get("secret", {}).get("secretName") == "waves-tls"]
+
+
+def driver_spec(configured: Config, contents: GroupSettings) -> Manifest:
+    built = driver.build(configured, contents, OWNER, group_labels("default"), in_use=True)
+    spec: Manifest = built["spec"]["template"]["spec"]
+    return spec
+
+
+def test_a_driver_without_secure_listeners_has_the_template_of_before() -> None:
+    configured = config(access(), replicas=3)
+    opening = group_settings.group_settings(configured, "default", opening={"waves"})
+    before = group_settings.group_settings(config(None), "default")
+    assert opening == before
+    assert driver_spec(configured, opening) == driver_spec(config(None), before)
+    assert "sasl_token_path" not in before.model_dump()["kafka"]["waves"]
+
+
+# Changes of a fleet
+
+
+def connections(stage: World) -> KafkaConnection:
+    place = ("v1", "ConfigMap", "firn-system", "firn-ingest-default")
+    return GroupSettings.model_validate_json(stage.cluster.objects[place]["data"]["group.json"]).kafka["waves"]
+
+
+async def test_new_brokers_and_their_clients_use_the_secure_listener_at_once() -> None:
+    stage = World(config(access()))
+    stage.cluster.create(gen.topic(profile="waves"))
+    await stage.settle()
+    assert connections(stage).bootstrap_servers == SECURE
+    assert stage.cluster.topic("flights")["status"]["bootstrapServers"] == SECURE
+    assert stage.conditions()["Ready"] == ("True", "AllReady")
+    live = stage.cluster.objects[PLACE]
+    assert live["metadata"]["annotations"][names.SECURED] == "true"
+    bootstrap = stage.cluster.objects[("v1", "Service", "firn-system", f"{NAME}-bootstrap")]
+    assert [port["name"] for port in bootstrap["spec"]["ports"]] == ["secure"]
+
+
+@pytest.mark.parametrize("plaintext", ["Keep", "Close"])
+async def test_firns_clients_move_after_the_last_broker(plaintext: str) -> None:
+    stage = World(config(None, replicas=3))
+    stage.cluster.create(gen.topic(profile="waves"))
+    await stage.settle()
+    stage.start(config(access(plaintext=plaintext), replicas=3))
+    wanted = children.template_hash(stateful_set.build(fleet(access(plaintext=plaintext), replicas=3), 0))
+    moves: list[tuple[int, str]] = []
+    for _ in range(40):
+        await stage.step()
+        new = sum(
+            pod.template_hash == wanted for name, pod in stage.cluster.pod_states.items() if name.startswith(NAME)
+        )
+        moves.append((new, connections(stage).bootstrap_servers))
+        stage.clock.advance(5.0)
+    assert {new for new, server in moves if server == SECURE} == {3}
+    assert moves[-1] == (3, SECURE)
+    expected = SECURE if plaintext == "Close" else PLAIN
+    await stage.settle()
+    assert stage.cluster.topic("flights")["status"]["bootstrapServers"] == expected
+
+
+async def test_a_later_roll_does_not_move_the_clients_back() -> None:
+    stage = World(config(access(), replicas=3))
+    stage.cluster.create(gen.topic(profile="waves"))
+    await stage.settle()
+    stage.start(config(access(plaintext="Keep"), replicas=3, flushBytes="4Mi"))
+    for _ in range(20):
+        await stage.step()
+        assert connections(stage).bootstrap_servers == SECURE
+        stage.clock.advance(5.0)
+    stage.start(config(None, replicas=3))
+    await stage.settle()
+    assert connections(stage).bootstrap_servers == PLAIN
+    assert names.SECURED not in stage.cluster.objects[PLACE]["metadata"]["annotations"]
+
+
+def test_the_bootstrap_service_leads_to_old_brokers_until_all_are_closed() -> None:
+    """The port of the Service names the port of the container, so only brokers that have it are behind it."""
+    live = Workloads()
+    manifest = {**stateful_set.build(fleet(None), 0), "status": {}}
+    manifest["metadata"] |= {"resourceVersion": "1", "uid": "u", "generation": 1}
+    live.seen(manifest)
+    configured = config(access())
+    opening = kinds.managed_fleet(configured, "waves", OWNER, live.stateful_set(NAME))
+    assert isinstance(opening, DisklessFleet)
+    assert (service_ports(opening), container_ports(opening)) == (
+        {"kafka": 9092, "secure": 9096},
+        {"secure", "metrics"},
+    )
+    assert service_ports(fleet(access())) == {"secure": 9096}
+    current = wiring.connection(configured, "waves", live)
+    assert current().bootstrap_servers == PLAIN
+    manifest["metadata"] |= {"resourceVersion": "2", "annotations": {names.SECURED: "true"}}
+    live.seen(manifest)
+    assert current().bootstrap_servers == SECURE
+
+
+def test_the_settings_of_a_user_may_limit_acls() -> None:
+    document = yaml.safe_load(
+        config_map.build(fleet(access(), config={"authorization": {"maxAcls": 5}}))["data"]["broker.yaml"]
+    )
+    assert (document["authorization"]["maxAcls"], document["authorization"]["type"]) == (5, "Acl")
