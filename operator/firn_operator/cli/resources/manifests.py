@@ -4,7 +4,7 @@ import copy
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,19 @@ class Document:
     place: str
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a manifest: a file, the number of its document if the file has several, and those of items in lists."""
+
+    file: str
+    document: int | None = None
+    items: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        document = () if self.document is None else (f"document {self.document}",)
+        return ", ".join((self.file, *document, *(f"item {number}" for number in self.items)))
+
+
 def read(paths: Sequence[str]) -> list[Document]:
     """Return the documents of files, of the files in folders, and of standard input (``-``).
 
@@ -110,7 +123,7 @@ def parse(text: str, place: str) -> Iterator[Document]:
     """Yield the documents of a YAML or JSON text. Lists of Kubernetes yield their items. Raises InvalidSpecError."""
     documents = _loaded(text, place)
     for number, document in enumerate(documents, 1):
-        yield from _documents(document, f"{place}, document {number}" if len(documents) > 1 else place)
+        yield from _documents(document, Place(place, number if len(documents) > 1 else None))
 
 
 def _loaded(text: str, place: str) -> list[Any]:
@@ -131,20 +144,20 @@ def _loaded(text: str, place: str) -> list[Any]:
     return sent
 
 
-def _documents(found: Any, where: str) -> Iterator[Document]:
+def _documents(found: Any, where: Place) -> Iterator[Document]:
     """Yield a manifest, or the items of a list of Kubernetes and of the lists in it. Raises InvalidSpecError for anything else."""
     kind = _checked_kind(found, where)
     if not kind.endswith("List") or (kind != "List" and "items" not in found):
-        yield Document(found, where)
+        yield Document(found, str(where))
         return
     items = found.get("items")
     if not isinstance(items, list | None):
         raise InvalidSpecError(f"{where}: items of {kind} is not a list; write a list of manifests")
     for number, item in enumerate(items or (), 1):
-        yield from _documents(item, f"{where}, item {number}")
+        yield from _documents(item, replace(where, items=(*where.items, number)))
 
 
-def _checked_kind(found: Any, where: str) -> str:
+def _checked_kind(found: Any, where: Place) -> str:
     """Return the kind of a manifest. Raises InvalidSpecError if kind or apiVersion is missing, or metadata is not a mapping."""
     kind, version = (found.get("kind"), found.get("apiVersion")) if isinstance(found, dict) else (None, None)
     if not (kind and isinstance(kind, str) and version and isinstance(version, str)):
