@@ -271,8 +271,8 @@ class ReplayReport(Contract):
     """Dead letters that became rows."""
     failed: int = 0
     """Selected dead letters that do not fit the schema, and stay."""
-    remaining: int = 0
-    """Dead letters of the topic that stay, selected or not."""
+    remaining: int | None = 0
+    """Dead letters of the topic that stay, selected or not; None if the topic was created again during the replay."""
     codes: dict[str, int] = Field(default_factory=dict)
     """Number of selected dead letters by their cause."""
     failures: dict[str, int] = Field(default_factory=dict)

@@ -25,7 +25,7 @@ def replay_status(replay: ReplayEntry, decision: ReplayDecision, now: datetime) 
         ended = decision.run.job.finished if decision.run is not None else None
         status["finishTime"] = timestamp(ended or now)
     if decision.report is not None:
-        status |= decision.report.model_dump(include={"matched", "landed", "failed", "remaining"})
+        status |= decision.report.model_dump(include={"matched", "landed", "failed", "remaining"}, exclude_none=True)
         for key in ("codes", "failures"):
             counts: Mapping[str, int] = getattr(decision.report, key)
             if counts:

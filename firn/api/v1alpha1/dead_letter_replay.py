@@ -114,7 +114,8 @@ class ReplayStatus(ApiModel):
     )
     remaining: Int64 | None = Field(
         default=None,
-        description="Number of dead letters of the topic after the replay, or with mode DryRun: that would stay.",
+        description="Number of dead letters of the topic after the replay, or with mode DryRun: that would stay. Missing if the topic "
+        "was created again during the replay.",
     )
     codes: Counts | None = Field(
         default=None, description="Number of dead letters that meet the conditions, by their cause."

@@ -293,6 +293,13 @@ def test_the_limit_and_the_counts_of_a_replay_hold_over_its_pods(days: Letters) 
     days.check(6)
 
 
+def test_a_replay_of_a_topic_that_is_created_again_does_not_count_the_letters_that_stay(days: Letters) -> None:
+    days.evict("after-replay-deletion=raise:1")
+    days.create_again()
+    report = days.replay()
+    assert (report.matched, report.landed, report.remaining) == (6, 1, None)
+
+
 def test_letters_that_do_not_fit_are_counted_once_over_the_pods(days: Letters) -> None:
     days.evict("after-replay-append=raise:1")
     report = days.replay()
@@ -416,6 +423,17 @@ def test_a_letter_whose_offset_the_log_gave_to_another_record_stays(letters: Let
     assert report.failures == {"WrongKind": 1, "OffsetTaken": 1}
     assert letters.letters() == [1, 3]
     assert letters.offsets() == [0, 1, 2, 4, 5]
+
+
+def test_letters_whose_offset_is_taken_count_within_the_limit(letters: Letters) -> None:
+    letters.topic.sql(
+        "INSERT INTO {t} SELECT id, name, at, named_struct('partition', _kafka.partition, 'offset', 1L, 'timestamp', _kafka.timestamp,"
+        " 'timestamp_ms', 7L, 'timestamp_type', _kafka.timestamp_type, 'key', _kafka.key, 'headers', _kafka.headers), extra"
+        " FROM {t} WHERE _kafka.offset = 0"
+    )
+    report = letters.replay(records=2, codes=("UnknownField",))
+    assert (report.landed, report.failures) == (2, {})
+    assert letters.letters() == [1, 3]
 
 
 @pytest.mark.parametrize("crashes", [False, True])

@@ -66,6 +66,16 @@ async def test_a_replay_runs_once_with_the_current_schema_and_reports_its_number
     assert len(world.maintainer.done) == 1
 
 
+async def test_a_number_that_is_not_known_is_missing_in_the_status() -> None:
+    world = await world_with()
+    world.maintainer.report_fields[UID] = {"replay": {**RESULT, "remaining": None}}
+    world.cluster.create(replay())
+    await pass_time(world, 60)
+    assert finished(world) == ("True", "Succeeded")
+    assert status(world)["matched"] == 3
+    assert "remaining" not in status(world)
+
+
 async def test_ingestion_keeps_snapshots_until_the_deadline_of_a_replay() -> None:
     """Before its run starts, so that the run finds the snapshot with which it began."""
     world = await world_with()

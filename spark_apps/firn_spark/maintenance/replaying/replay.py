@@ -93,7 +93,9 @@ class Replay:
         if before is not None and before.done and before.matched:
             return _report(before)
         if selection is None:
-            return _report(before or self._begun({}))
+            # The letters that stay are of a topic that was created again since the earlier pod, so nothing identifies them.
+            unknown = {"remaining": None} if before is not None and before.matched else {}
+            return _report(before or self._begun({})).model_copy(update=unknown)
         if self._work.enforce and Replaying.under_way(self._expected):
             self._remove_landed(selection, None)
         chosen = self._chosen(selection)
@@ -148,6 +150,8 @@ class Replay:
             # Spark's limit moves all letters to one task.
             frame = frame.limit(count)
         result = decoding.run(frame, count, self._table.table, self._registries, self._salts)
+        # The limit also holds for letters that are not decoded.
+        others = max(0, min(others, count - result.rows - result.codes.total()))
         after = progress.model_copy(
             update={
                 "part": progress.part + (1 if result.rows else 0),
