@@ -21,6 +21,7 @@ from firn_broker.access.directory import AccessDirectory
 from firn_broker.access.mechanisms.jwks import key_set
 from firn_broker.access.mechanisms.scram import Credentials
 from firn_broker.access.mechanisms.tokens import TokenVerifier
+from firn_broker.access.quotas import Quotas
 from firn_broker.access_types import ResourceType
 from firn_broker.cluster.guarded_store import GuardedStore
 from firn_broker.cluster.identifiers import Identifiers
@@ -98,6 +99,7 @@ class Broker:
         self.access = AccessDirectory(store.access)
         self.audit = Audit(ports.clock)
         self.authorizer = Authorizer(self.access, settings.authorization, self.audit)
+        self.quotas = Quotas(self.access, lambda: asyncio.get_running_loop().time())
         self._passwords = ThreadPoolExecutor(1, thread_name_prefix="passwords")
         self._keys = None if settings.oauth is None else key_set(settings.oauth)
         self._proofs = Proofs(
@@ -119,7 +121,9 @@ class Broker:
         self.parsed = Budget(settings.connections.buffered_bytes)
         """Bounds what produce requests take besides their bytes, from their parsing until their answer."""
         self.fetch_sessions = FetchSessions(settings.reader.max_session_partitions, self.identifiers)
-        self.repeated_fetches = RepeatedFetches(self.watermarks, self.fetch_sessions, self.authorizer, settings.reader)
+        self.repeated_fetches = RepeatedFetches(
+            self.watermarks, self.fetch_sessions, self.authorizer, self.quotas, settings.reader
+        )
         self.large_fetches = Budget(settings.connections.buffered_bytes // 2)
         """Limits the memory that fetches of many partitions take besides records, from before their parsing until the
         answer is written."""
@@ -168,7 +172,7 @@ class Broker:
             orphans, settings.upkeep,
         )  # fmt: skip
         self.routes = routes
-        self.router = Router(routes, self.writer.flush_early)
+        self.router = Router(routes, self.writer.flush_early, self.quotas)
         for name, work in (
             ("lease", self.membership.keep()),
             ("topics", self.topic_metadata.keep()),

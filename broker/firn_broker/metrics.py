@@ -86,6 +86,15 @@ THROTTLED = Counter(
     "firn_broker_throttled_requests_total",
     "Produce requests whose response asked the client to pause, because it fills the memory for requests",
 )
+QUOTA_THROTTLE = Histogram(
+    "firn_broker_quota_throttle_seconds",
+    "Time for which the broker reads no requests of a client that exceeds a quota, by Kafka's name of the quota",
+    ["quota"],
+    buckets=_SECONDS,
+)
+MUTED = Gauge(
+    "firn_broker_muted_connections", "Connections from which the broker reads no requests, because of a quota"
+)
 ANSWERING = Gauge("firn_broker_answer_bytes", "Bytes of records in unsent responses")
 PUT_SECONDS = Histogram("firn_broker_put_seconds", "Duration of an upload", buckets=_SECONDS)
 PUT_BYTES = Counter("firn_broker_put_bytes_total", "Bytes uploaded to the object store")

@@ -82,6 +82,15 @@ class Quotas:
         self._limits: Mapping[Quota, _Limits] = {}
         self._buckets: OrderedDict[_Place, _Bucket] = OrderedDict()
 
+    @property
+    def active(self) -> bool:
+        """Return whether any entity has a quota. Without one, callers skip the rest."""
+        return bool(self._current())
+
+    def limits(self, quota: Quota, principal: str, client_id: str) -> bool:
+        """Return whether the client has this quota."""
+        return self._find(quota, principal, client_id) is not None
+
     def record(self, quota: Quota, principal: str, client_id: str, amount: float) -> int:
         """Count ``amount`` and return the milliseconds for which to throttle the client; 0 within its quota."""
         found = self._find(quota, principal, client_id)

@@ -2,6 +2,8 @@
 
 - Any replication factor is accepted, because the object store replicates; the answer has 1. Replica assignments only
   give the number of partitions.
+- A client beyond its quota of mutations gets THROTTLING_QUOTA_EXCEEDED since version 6. The request that exceeds the
+  quota is the last one that creates topics.
 - The answer has the topic's configs since version 5. A name that occurs twice in a request is INVALID_REQUEST for both.
 """
 
@@ -12,6 +14,7 @@ from functools import partial
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.access.quotas import Quota
 from firn_broker.access_types import CLUSTER_NAME, Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.log_types import Topic
@@ -21,10 +24,14 @@ from firn_broker.wire.requests import CreateTopicsRequest, CreateTopicsTopic
 
 KEY = 19
 VERSIONS = (2, 7)
+STRICT = 6
+"""The version since which a client beyond its quota is rejected (KIP-599). An older client is only throttled."""
+THROTTLED = "The throttling quota has been exceeded."
 
 
 async def handle(broker: Broker, request: CreateTopicsRequest, call: Call) -> Fields:
     """Create each requested topic."""
+    strict = call.version >= STRICT
     names = Counter(requested.name for requested in request.topics)
     denied = _denied(broker, call.client, names)
     undescribed = broker.authorizer.forbidden(
@@ -37,6 +44,8 @@ async def handle(broker: Broker, request: CreateTopicsRequest, call: Call) -> Fi
                 raise TopicError(ErrorCode.invalid_request, f"Duplicate topic name: {requested.name}")
             if requested.name in denied:
                 raise TopicError(ErrorCode.topic_authorization_failed, "Authorization failed.")
+            if strict and not request.validate_only and call.exceeds(broker.quotas, Quota.MUTATIONS):
+                raise TopicError(ErrorCode.throttling_quota_exceeded, THROTTLED)
             topic = await broker.topics.create(
                 requested.name,
                 _partitions(requested),
@@ -48,6 +57,7 @@ async def handle(broker: Broker, request: CreateTopicsRequest, call: Call) -> Fi
         else:
             topics.append(_created(broker, topic, described=topic.name not in undescribed))
             if not request.validate_only:
+                call.count(broker.quotas, Quota.MUTATIONS, topic.partitions, strict=strict)
                 broker.note_change(call.client, "CreateTopics", ResourceType.TOPIC, topic.name)
     return {"topics": topics}
 

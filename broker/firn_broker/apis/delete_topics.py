@@ -2,21 +2,26 @@
 batches later.
 
 A client that may not describe a topic does not learn the name that belongs to an id. Ids are random, so it may learn that the
-topic exists, as with Kafka."""
+topic exists, as with Kafka.
+
+A client beyond its quota of mutations, which counts deleted partitions, gets THROTTLING_QUOTA_EXCEEDED since version 5."""
 
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.access.quotas import Quota
 from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.log_types import Topic
-from firn_broker.network.router import Call, Client
+from firn_broker.network.router import Call
 from firn_broker.wire.requests import DeleteTopicsRequest
 
 KEY = 20
 VERSIONS = (1, 6)
+STRICT = 5
+"""The version since which a client beyond its quota is rejected (KIP-599). An older client is only throttled."""
 
 
 async def handle(broker: Broker, request: DeleteTopicsRequest, call: Call) -> Fields:
@@ -32,14 +37,15 @@ async def handle(broker: Broker, request: DeleteTopicsRequest, call: Call) -> Fi
     responses = [
         _answer(name, id, ErrorCode.topic_authorization_failed)
         if name in hidden
-        else await _delete(broker, call.client, name, id)
+        else await _delete(broker, call, name, id)
         for name, id in requested
     ]
     await broker.topic_metadata.refresh()
     return {"responses": responses}
 
 
-async def _delete(broker: Broker, client: Client, name: str | None, id: UUID | None) -> Fields:
+async def _delete(broker: Broker, call: Call, name: str | None, id: UUID | None) -> Fields:
+    client = call.client
     topic = _find(broker, name, id)
     missing = ErrorCode.unknown_topic_or_partition if name is not None else ErrorCode.unknown_topic_id
     if topic is None:
@@ -51,8 +57,11 @@ async def _delete(broker: Broker, client: Client, name: str | None, id: UUID | N
         ):
             name = topic.name
         return _answer(name, id, ErrorCode.topic_authorization_failed)
+    if call.version >= STRICT and call.exceeds(broker.quotas, Quota.MUTATIONS):
+        return _answer(topic.name, topic.id, ErrorCode.throttling_quota_exceeded)
     if not await broker.metadata_store.topics.delete_topic(topic.id):
         return _answer(topic.name, topic.id, missing)
+    call.count(broker.quotas, Quota.MUTATIONS, topic.partitions, strict=call.version >= STRICT)
     broker.note_change(client, "DeleteTopics", ResourceType.TOPIC, topic.name)
     return _answer(topic.name, topic.id, ErrorCode.none)
 

@@ -8,16 +8,20 @@
   exists, as with Kafka: ids are random. The ACLs are checked for each request, also in a session.
 - A partition that is requested several times is answered once, from the last requested offset, as by Kafka.
 - One batch larger than all bounds may be in an answer. Otherwise no consumer could read it.
+- A consumer that exceeds its quota gets an answer without partitions, and the throttle time (KIP-219). An answer has at
+  most the bytes that the quota allows at once, and one batch may exceed them.
 - OFFSET_OUT_OF_RANGE refers only to bounds that were read after the request arrived. Batches that cannot be read now
   are KAFKA_STORAGE_ERROR, after which clients retry."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
+from firn_broker.access.quotas import Quota
 from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.cluster.membership import leaders
@@ -68,6 +72,13 @@ async def _answer(broker: Broker, call: Call, share: Share) -> list[bytes | memo
     session, error = broker.fetch_sessions.find(call.client, request)
     if error:
         return fetch.write(call.version, request.isolation, [], error)
+    if broker.quotas.active:
+        if call.exceeds(broker.quotas, Quota.CONSUMER_BYTES):
+            body = fetch.write(call.version, request.isolation, [], session=session.id if session else 0)
+            return _counted(broker, call, body)
+        burst = broker.quotas.burst(Quota.CONSUMER_BYTES, call.client.principal, call.client_id)
+        if burst < request.max_bytes:
+            request = replace(request, max_bytes=int(burst))
     results: Results = []
     if session is not None and (first := session.first_wanted()) is not None:
         wanted = first
@@ -94,7 +105,14 @@ async def _answer(broker: Broker, call: Call, share: Share) -> list[bytes | memo
     body = fetch.write(call.version, request.isolation, list(topics.items()), session=session.id if session else 0)
     if ends and repeats and call.version >= 7 and request.min_bytes > 0:
         broker.repeated_fetches.remember(call, request, session, ends, b"".join(body))
-    return body
+    return _counted(broker, call, body) if broker.quotas.active else body
+
+
+def _counted(broker: Broker, call: Call, body: list[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Count the bytes of an answer, and state the throttle time in it."""
+    call.count(broker.quotas, Quota.CONSUMER_BYTES, sum(map(len, body)))
+    call.count_time(broker.quotas)
+    return fetch.throttled(body, call.throttle_ms) if call.throttle_ms else body
 
 
 def _ends(results: Results, positions: Sequence[Position]) -> dict[Partition, tuple[int, int]]:

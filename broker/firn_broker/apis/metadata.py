@@ -24,11 +24,12 @@ from kio.schema.errors import ErrorCode
 from firn.model.errors import UnavailableError
 from firn.records.cursor import MalformedError
 from firn.records.message_writer import Fields
+from firn_broker.access.quotas import Quota
 from firn_broker.access_types import CLUSTER_NAME, Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.cluster.membership import leaders, replicas
 from firn_broker.log_types import Topic
-from firn_broker.network.router import Call, Client
+from firn_broker.network.router import Call
 from firn_broker.topics.creation import TopicError
 from firn_broker.wire.requests import MetadataRequest, MetadataTopic
 
@@ -112,7 +113,7 @@ async def _requested(
     if broker.authorizer.forbids(call.client, Operation.DESCRIBE, ResourceType.TOPIC, name):
         return _unknown(name, None, ErrorCode.topic_authorization_failed)
     try:
-        topic = await _named(broker, call.client, name, create=request.allow_auto_topic_creation)
+        topic = await _named(broker, call, name, create=request.allow_auto_topic_creation)
     except TopicError as error:
         return _unknown(name, None, error.code)
     except UnavailableError:
@@ -122,10 +123,10 @@ async def _requested(
     return _topic(broker, call, request, topic, near)
 
 
-async def _named(broker: Broker, client: Client, name: str, *, create: bool) -> Topic | None:
+async def _named(broker: Broker, call: Call, name: str, *, create: bool) -> Topic | None:
     """Return the topic, or create it if the client may do that. Raises TopicError and UnavailableError."""
-    authorizer = broker.authorizer
-    if authorizer.open or not create or not broker.topics.settings.auto_create:
+    authorizer, client = broker.authorizer, call.client
+    if (authorizer.open and not broker.quotas.active) or not create or not broker.topics.settings.auto_create:
         return await (broker.topics.on_demand(name) if create else broker.topic_metadata.find(name))
     if (topic := await broker.topic_metadata.find(name)) is not None:
         return topic
@@ -134,6 +135,8 @@ async def _named(broker: Broker, client: Client, name: str, *, create: bool) -> 
     ):
         raise TopicError(ErrorCode.topic_authorization_failed, "Authorization failed.")
     topic = await broker.topics.on_demand(name)
+    if topic is not None:
+        call.count(broker.quotas, Quota.MUTATIONS, topic.partitions)
     broker.note_change(client, "Metadata", ResourceType.TOPIC, name)
     return topic
 

@@ -16,7 +16,8 @@
   unknown id is rejected with KAFKA_STORAGE_ERROR, after which clients send it again. With ``Decode``, each value also has to fit its
   schema. A batch that is too large to decode is MESSAGE_TOO_LARGE.
 - A topic that the client may not write is TOPIC_AUTHORIZATION_FAILED, whether it exists or not. Its batches are not parsed.
-- The answer asks a client to pause (throttle time, KIP-219) while it fills the memory for requests.
+- The answer asks a client to pause (throttle time, KIP-219) while it fills the memory for requests, or if it exceeds its
+  quota. A quota counts the whole request, as in Kafka. Only for a quota does the broker enforce the pause.
 - The timeout of the request has no effect. When it passes, the outcome is not known yet, and REQUEST_TIMED_OUT would
   make clients send batches again that may be in the log.
 - Transactional batches are rejected with INVALID_TXN_STATE, which is fatal to every client, so no client retries.
@@ -33,6 +34,7 @@ from firn.records import record_batch
 from firn.records.cursor import MalformedError
 from firn.records.record_batch import Batch, InvalidBatchError
 from firn_broker import metrics
+from firn_broker.access.quotas import Quota
 from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.log.writer import Append
@@ -90,9 +92,9 @@ async def handle(broker: Broker, call: Call) -> list[bytes | memoryview] | None:
         async with call.client.produce_order:
             request = await _read(call, share)
             if (refused := _refusal(call, request)) is not None:
-                return [produce.write(call.version, _all(request, refused))]
+                return [produce.write(call.version, _all(request, refused), _throttle_ms(broker, call))]
             results, future, places = await _append(broker, call, request)
-        return await _answer_durably(call, request, results, future, places)
+        return await _answer_durably(broker, call, request, results, future, places)
     finally:
         share.release()
 
@@ -123,6 +125,7 @@ def _refusal(call: Call, request: ProduceRequest) -> ErrorCode | None:
 
 
 async def _answer_durably(
+    broker: Broker,
     call: Call,
     request: ProduceRequest,
     results: Results,
@@ -133,19 +136,23 @@ async def _answer_durably(
         for (topic, index), outcome in zip(places, await future, strict=True):
             _answer(results[topic][1], index, outcome)
         _note_failures(call.client)
+    throttle_ms = _throttle_ms(broker, call)
     if request.acks == 0:
         if any(result.error for _, of_topic in results for result in of_topic):
             raise MalformedError("a batch with acks=0 was rejected")
         return None
-    return [produce.write(call.version, results, _throttle_ms(call.client))]
+    return [produce.write(call.version, results, throttle_ms)]
 
 
-def _throttle_ms(client: Client) -> int:
-    """Return how long the client should pause before its next request."""
+def _throttle_ms(broker: Broker, call: Call) -> int:
+    """Count the request, and return how long the client should pause before its next one."""
+    call.count(broker.quotas, Quota.PRODUCER_BYTES, len(call.frame))
+    call.count_time(broker.quotas)
+    client = call.client
     throttle_ms = 0 if client.budget is None else round(client.budget.fullness(client.peer) * _LONGEST_THROTTLE_MS)
     if throttle_ms:
         metrics.THROTTLED.inc()
-    return throttle_ms
+    return max(throttle_ms, call.throttle_ms)
 
 
 def _all(request: ProduceRequest, error: ErrorCode) -> Results:

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 
 from firn_broker import metrics
 from firn_broker.access.authorizer import Authorizer
+from firn_broker.access.quotas import Quota, Quotas
 from firn_broker.log.fetch_sessions import FetchSession, FetchSessions
 from firn_broker.log.watermarks import Watch, Watermarks
 from firn_broker.log_types import Partition
-from firn_broker.network.budget import Quota, release_answer
+from firn_broker.network import budget
 from firn_broker.network.router import Buffers, Call, Serve
 from firn_broker.settings import ReaderSettings
 from firn_broker.wire import headers
@@ -44,13 +45,19 @@ class RepeatedFetches:
     """Remembers the last request of each connection that found nothing."""
 
     def __init__(
-        self, watermarks: Watermarks, sessions: FetchSessions, authorizer: Authorizer, settings: ReaderSettings
+        self,
+        watermarks: Watermarks,
+        sessions: FetchSessions,
+        authorizer: Authorizer,
+        quotas: Quotas,
+        settings: ReaderSettings,
     ) -> None:
         self.watermarks = watermarks
         self.sessions = sessions
         self.authorizer = authorizer
+        self.quotas = quotas
         self._min_wait_seconds = POLLS * settings.poll_seconds
-        self.bytes = Quota(TOTAL_BYTES)
+        self.bytes = budget.Quota(TOTAL_BYTES)
         """The bytes of the remembered request of each connection."""
         self._ticks: dict[int, dict[_Repeated, None]] = {}
         """The waiting fetches by the number of the tick at which their wait ends."""
@@ -108,7 +115,7 @@ class _Last:
         self.partitions = frozenset(ends)
         self.wait_seconds = wait_seconds
         self.body = body
-        self._client, self._session = call.client, session
+        self._client, self._client_id, self._session = call.client, call.client_id, session
         place = epoch_place(call.header.body, call.version)
         frame = bytes(call.frame)
         # A frame begins with API and version (4 bytes) and the correlation id (4 bytes).
@@ -129,10 +136,20 @@ class _Last:
             or data[self._epoch.stop :] != self._rest
             or data[:4] != self._api
             or not self.holds
+            or self._throttled
         ):
             return None
         self._waiting = _Repeated(self, data[4:8] + self._head, serve)
         return self._waiting.answer
+
+    @property
+    def _throttled(self) -> bool:
+        """Return whether the handler has to throttle the client, or to measure the time of its request."""
+        quotas, principal = self.fetches.quotas, self._client.principal
+        return quotas.active and (
+            quotas.limits(Quota.REQUEST_TIME, principal, self._client_id)
+            or quotas.wait(Quota.CONSUMER_BYTES, principal, self._client_id) > 0
+        )
 
     def abandon(self) -> None:
         """Cancel the answer that waits for a timer."""
@@ -158,8 +175,10 @@ class _Last:
         """Forget the answer, which may hold records."""
         self._waiting = None
 
-    def answered(self) -> None:
-        """Expect the next request of the session."""
+    def answered(self, size: int) -> None:
+        """Expect the next request of the session. Count the bytes of the answer for the quota of the next request."""
+        if (quotas := self.fetches.quotas).active:
+            quotas.record(Quota.CONSUMER_BYTES, self._client.principal, self._client_id, size)
         if self._session is not None:
             self._session.advance()
 
@@ -195,7 +214,7 @@ class _Repeated(Watch):
         if not self.confirmed or not self._last.holds:
             self._handle()
             return
-        self._last.answered()
+        self._last.answered(len(self._last.body))
         _SECONDS.observe(asyncio.get_running_loop().time() - self._began)
         self.answer.set_result([self._head, self._last.body])
 
@@ -206,7 +225,7 @@ class _Repeated(Watch):
 
     def _handled(self, task: "asyncio.Task[Buffers | None]") -> None:
         if self.answer.done():
-            release_answer(task)
+            budget.release_answer(task)
         elif task.cancelled():
             self.answer.cancel()
         elif (error := task.exception()) is not None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Protocol
 
 import structlog
@@ -11,10 +12,12 @@ from firn.records.cursor import MalformedError
 from firn.records.message_reader import decode
 from firn.records.message_writer import Fields, pieces
 from firn_broker import metrics
+from firn_broker.access.quotas import Quota, Quotas
 from firn_broker.access.session import OPEN, Session
 from firn_broker.access_types import Caller
 from firn_broker.log_types import MAIN
 from firn_broker.network.budget import Budget, Counted
+from firn_broker.network.throttling import Meter
 from firn_broker.wire import headers
 from firn_broker.wire.headers import RequestHeader
 
@@ -22,7 +25,13 @@ log = structlog.get_logger()
 
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 _BEFORE_AUTHENTICATION = frozenset({headers.API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
-"""Keys of the APIs that a client may use before it has authenticated."""
+"""Keys of the APIs that a client may use before it has authenticated. No quota counts them, because they have no user."""
+PERCENT = 100
+"""Units of `Quota.REQUEST_TIME` in a second of the event loop."""
+
+
+def _not_muted(ms: int) -> None:
+    """Do nothing: the client has no connection."""
 
 
 @dataclass(slots=True)
@@ -42,6 +51,8 @@ class Client:
     """The memory that requests of all clients share."""
     buffered: list[tuple["asyncio.Future[Any]", list[Any]]] = field(default_factory=list)
     """The future outcomes of produce requests, and their (topic, partition, batch)."""
+    mute: Callable[[int], None] = _not_muted
+    """Stops the reading of requests for so many milliseconds (KIP-219)."""
     on_close: Callable[[], None] | None = None
     """Called once when the connection ends."""
     closed: bool = False
@@ -93,18 +104,52 @@ class Client:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """A request with its frame and its client."""
 
     header: RequestHeader
     frame: memoryview
     client: Client
+    throttle_ms: int = 0
+    """The throttle time of the client. The answer states it, and the broker then reads no request for so long (KIP-219)."""
+    meter: Meter | None = None
+    """The time of the event loop, if the client has a quota for it."""
 
     @property
     def version(self) -> int:
         """Return the version of the message."""
         return self.header.version
+
+    @property
+    def client_id(self) -> str:
+        """Return the client id of this request. That of `client` may be of a later one."""
+        return self.header.client or ""
+
+    def count(self, quotas: Quotas, quota: Quota, amount: float, *, strict: bool = False) -> None:
+        """Count what the request uses, and throttle the client if it exceeds its quota.
+
+        With ``strict``, do not throttle the client, because the broker rejects its next requests (`exceeds`)."""
+        if quotas.active:
+            ms = quotas.record(quota, self.client.principal, self.client_id, amount)
+            self._throttle(quota, 0 if strict else ms)
+
+    def exceeds(self, quotas: Quotas, quota: Quota) -> bool:
+        """Return whether the client exceeds its quota already, and throttle it in this case."""
+        ms = quotas.wait(quota, self.client.principal, self.client_id) if quotas.active else 0
+        self._throttle(quota, ms)
+        return ms > 0
+
+    def count_time(self, quotas: Quotas) -> None:
+        """Count the time of the event loop until now, before the answer states the throttle time."""
+        if self.meter is not None:
+            self.count(quotas, Quota.REQUEST_TIME, self.meter.take() * PERCENT)
+
+    def _throttle(self, quota: Quota, ms: int) -> None:
+        # As in Kafka, the longest of the throttle times counts, and not their sum.
+        if ms > 0:
+            metrics.QUOTA_THROTTLE.labels(quota).observe(ms / 1000)
+            self.throttle_ms = max(self.throttle_ms, ms)
 
 
 Buffers = Sequence[bytes | memoryview]
@@ -152,8 +197,9 @@ class Route:
 class Router:
     """Answers requests."""
 
-    def __init__(self, routes: Sequence[Route], stalled: Callable[[], None]) -> None:
+    def __init__(self, routes: Sequence[Route], stalled: Callable[[], None], quotas: Quotas) -> None:
         self._routes: Mapping[int, Route] = {route.key: route for route in routes}
+        self._quotas = quotas
         self.stalled = stalled
         """Called when a connection has as many requests in flight as it may have, and is not read until one is
         answered."""
@@ -178,24 +224,17 @@ class Router:
         started = asyncio.get_running_loop().time()
         if header.api not in _BEFORE_AUTHENTICATION and (refusal := client.session.refusal(started)) is not None:
             raise MalformedError(f"{route.name} is refused: {refusal}")
+        quotas = self._quotas
+        timed = (
+            quotas.active
+            and header.api not in _BEFORE_AUTHENTICATION
+            and quotas.limits(Quota.REQUEST_TIME, client.principal, call.client_id)
+        )
         try:
-            if route.raw is not None:
-                body = await route.raw(call)
-                if body is None:
-                    return None
-                buffers = [headers.response(header), *body]
-                return Counted(buffers, body.share) if isinstance(body, Counted) else buffers
-            assert route.handler is not None
-            assert route.request is not None
-            request: Any = decode(route.request, header.api, header.version, frame, header.body)
-            fields = await route.handler(request, call)
-            answer: list[bytes | memoryview] = [headers.response(header)]
-            for piece in pieces(header.api, header.version, fields):
-                if len(answer) > 1:
-                    # Heartbeats and leases must not wait while a long answer is written.
-                    await asyncio.sleep(0)
-                answer.append(piece)
-            return answer
+            if not timed:
+                return await self._answer(route, call)
+            call.meter = Meter()
+            return await call.meter.run(self._answer(route, call))
         except MalformedError:
             raise
         except Exception:
@@ -203,3 +242,31 @@ class Router:
             raise
         finally:
             metrics.REQUEST_SECONDS.labels(route.name).observe(asyncio.get_running_loop().time() - started)
+            if call.meter is not None:
+                # The time since the answer stated the throttle time counts for the next request.
+                quotas.record(Quota.REQUEST_TIME, client.principal, call.client_id, call.meter.take() * PERCENT)
+            if call.throttle_ms:
+                client.mute(call.throttle_ms)
+
+    async def _answer(self, route: Route, call: Call) -> Buffers | None:
+        header = call.header
+        if route.raw is not None:
+            body = await route.raw(call)
+            if body is None:
+                return None
+            buffers = [headers.response(header), *body]
+            return Counted(buffers, body.share) if isinstance(body, Counted) else buffers
+        assert route.handler is not None
+        assert route.request is not None
+        request: Any = decode(route.request, header.api, header.version, call.frame, header.body)
+        fields = await route.handler(request, call)
+        call.count_time(self._quotas)
+        if call.throttle_ms:
+            fields = {**fields, "throttle_time": timedelta(milliseconds=call.throttle_ms)}
+        answer: list[bytes | memoryview] = [headers.response(header)]
+        for piece in pieces(header.api, header.version, fields):
+            if len(answer) > 1:
+                # Heartbeats and leases must not wait while a long answer is written.
+                await asyncio.sleep(0)
+            answer.append(piece)
+        return answer

@@ -6,7 +6,11 @@ other request starts when all requests before it are done, as with Kafka. So it 
 receives frames into the buffer that holds the records until they are uploaded.
 
 When a client disconnects, the server cancels its reads (`router.Route.reads`) and completes its writes. Until then the
-connection counts towards the limits."""
+connection counts towards the limits.
+
+A client that exceeds a quota gets its answer at once. The server then does not read its connection for the throttle time
+(KIP-219). Such a connection is neither idle nor slow, and the server notices each second whether the client has closed
+it."""
 
 import asyncio
 import socket
@@ -27,6 +31,7 @@ from firn_broker.access.session import OPEN, Admission, Session
 from firn_broker.log_types import MAIN
 from firn_broker.network.budget import SHARES, Budget, Counted, Share, release_answer
 from firn_broker.network.handshakes import Place, Places
+from firn_broker.network.input import QUOTA, Input
 from firn_broker.network.router import Buffers, Client, Router
 from firn_broker.network.tls import BACKLOG, TlsContext, TlsServer, bound_sockets
 from firn_broker.settings import ConnectionSettings
@@ -111,11 +116,11 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes that the arriving request may fill."""
         self._counts = False
         """True if the arriving request counts towards the budget."""
-        self._begun = self._active = self._paused_at = asyncio.get_running_loop().time()
+        self._begun = self._active = asyncio.get_running_loop().time()
         """`_begun` is when the request began to arrive, plus the time during which it was not read."""
         self._requests = 0
         self._bytes = 0
-        self._paused: set[str] = set()
+        self._input = Input(self._resumed)
         self._replies: asyncio.Queue[_Reply | None] = asyncio.Queue()
         self._direct: _Reply | None = None
         """The only request, if its answer comes without a task. A callback sends an answer that the transport can buffer. To wake
@@ -139,11 +144,13 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         """Register the connection, or refuse it."""
         self._transport = transport
+        self._input.connect(transport)
         peer = transport.get_extra_info("peername")
         self.client = Client(
             peer=f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer),
             listener=self._entrance.listener,
             budget=self._budget,
+            mute=self._mute,
         )
         if not self._identify() or not self._server.admit(self) or not self._take_place():
             self._lost = True
@@ -229,6 +236,7 @@ class Connection(asyncio.BufferedProtocol):
         """Release the memory of the connection and its arriving request, and its place in line."""
         self._lost = True
         self._leave_place()
+        self._input.close()
         self.client.close()
         self._budget.cancel(self._granted)
         if self._counts:
@@ -263,15 +271,17 @@ class Connection(asyncio.BufferedProtocol):
         if not self._counts or self._budget.acquire(step, self.client.peer, self._granted, growing=growing):
             self._granted_bytes += step
         else:
-            self._pause("budget")
+            self._input.pause("budget")
 
     def _granted(self, size: int) -> None:
         self._granted_bytes += size
-        self._resume("budget")
+        self._input.resume("budget")
 
     def _complete(self) -> None:
         frame, counted = memoryview(self._target), self._granted_bytes if self._counts else 0
         self._target, self._filled, self._size, self._counts = self._prefix, 0, 0, False
+        if self._input.muted:
+            self._input.pause(QUOTA)
         self._received(frame, counted)
 
     def check_timeouts(self, now: float) -> None:
@@ -283,28 +293,33 @@ class Connection(asyncio.BufferedProtocol):
             if self._reading is not None:
                 self._reading.cancel()
             return
-        if self._transport.is_closing():
+        if self._transport.is_closing() or self._not_authenticated(now) or self._input.left():
             return
         if self._entrance.unencrypted is not None and not self._reported and self.client.id:
             self._reported = True
             self._entrance.unencrypted(self.client)
-        if self._place is not None and now - self._place.begun > settings.authentication_seconds:
-            metrics.REFUSED_HANDSHAKES.labels("slow").inc()
-            limit = f"{settings.authentication_seconds} s (connections.authenticationSeconds)"
-            self._refuse("slow", f"the client did not authenticate within {limit}")
-            return
         if not self._writable.is_set():
             left = self._transport.get_write_buffer_size()
             if self._unsent - left >= max(SMALL, settings.min_bytes_per_second * (now - self._moved)):
                 self._unsent, self._moved, self._active = left, now, now
-        if self._size and not self._paused and self._too_slow(now - self._begun):
+        if self._size and not self._input.paused and self._too_slow(now - self._begun):
             return
         if self._sending is not None and self._sending.contended and now - self._moved > settings.drain_seconds:
             # Only if others wait: a consumer that processes records may leave its next answer unread for minutes.
             self._refuse("stuck", "the client does not read its answer, and other requests wait for the memory")
-        elif now - self._active > settings.idle_seconds:
+        elif now - self._active > settings.idle_seconds and not self._input.muted:
             log.info("connection closed", peer=self.client.peer, client=self.client.id, reason="idle")
             self._transport.abort()
+
+    def _not_authenticated(self, now: float) -> bool:
+        """Close the connection if its client should have authenticated by now; return whether it is closed."""
+        seconds = self._settings.authentication_seconds
+        if self._place is None or now - self._place.begun <= seconds:
+            return False
+        metrics.REFUSED_HANDSHAKES.labels("slow").inc()
+        limit = f"{seconds} s (connections.authenticationSeconds)"
+        self._refuse("slow", f"the client did not authenticate within {limit}")
+        return True
 
     def _too_slow(self, seconds: float) -> bool:
         """Close the connection if its request has been arriving too long; return whether it is closed."""
@@ -323,18 +338,15 @@ class Connection(asyncio.BufferedProtocol):
         self._refuse("slow", f"a request of {self._size} bytes {why}")
         return True
 
-    def _pause(self, why: str) -> None:
-        if not self._paused and not self._lost:
-            self._paused_at = asyncio.get_running_loop().time()
-            self._transport.pause_reading()
-        self._paused.add(why)
+    def _resumed(self, seconds: float) -> None:
+        self._begun += seconds
+        self._active = asyncio.get_running_loop().time()
 
-    def _resume(self, why: str) -> None:
-        if why in self._paused:
-            self._paused.discard(why)
-            if not self._paused and not self._lost and not self._transport.is_closing():
-                self._begun += asyncio.get_running_loop().time() - self._paused_at
-                self._transport.resume_reading()
+    def _mute(self, ms: int) -> None:
+        """Read no further request for ``ms`` milliseconds. An arriving request may complete, because it holds memory."""
+        self._input.mute(ms)
+        if self._input.muted and not self._size:
+            self._input.pause(QUOTA)
 
     def _received(self, frame: memoryview, counted: int) -> None:
         size = len(frame)
@@ -342,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requests += 1
         self._bytes += size
         if self._requests >= self._settings.read_ahead_requests or self._bytes >= self._settings.read_ahead_bytes:
-            self._pause("read ahead")
+            self._input.pause("read ahead")
         produce = frame[0] == 0 and frame[1] == PRODUCE
         earlier = [task for task in self._running if not task.done()]
         task: _Work | None = None
@@ -358,7 +370,7 @@ class Connection(asyncio.BufferedProtocol):
             task.add_done_callback(self._answered)
         else:
             self._queue((task, size, counted))
-        if "read ahead" in self._paused:
+        if self._input.paused_for("read ahead"):
             # Scheduled behind the tasks of the received requests, whose batches have to be buffered first.
             asyncio.get_running_loop().call_soon(self._router.stalled)
 
@@ -388,18 +400,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._direct is None or self._direct[0] is not task:
             return
         reply, self._direct = self._direct, None
-        if task.cancelled() or task.exception() is not None or not self._has_room(task.result()):
+        if task.cancelled() or task.exception() is not None or not _has_room(self._transport, task.result()):
             self._replies.put_nowait(reply)
             return
         try:
             self._send(task)
         finally:
             self._finish(*reply)
-
-    def _has_room(self, buffers: Buffers | None) -> bool:
-        """Return whether the transport can buffer an answer without pausing the connection."""
-        size = SIZE + sum(map(len, buffers or ()))
-        return bool(self._transport.get_write_buffer_size() + size <= SMALL)
 
     async def _write(self) -> None:
         """Send the answers in the order of the requests."""
@@ -413,7 +420,7 @@ class Connection(asyncio.BufferedProtocol):
             finally:
                 self._finish(task, size, counted)
         if not self._lost:
-            self._close()
+            _close(self._transport)
         # After a disconnect, requests that change something run to completion. Their memory is released as they end.
         while not self._replies.empty():
             if (reply := self._replies.get_nowait()) is not None:
@@ -428,7 +435,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requests -= 1
         self._bytes -= size
         if self._requests < self._settings.read_ahead_requests and self._bytes < self._settings.read_ahead_bytes:
-            self._resume("read ahead")
+            self._input.resume("read ahead")
 
     def _send(self, task: _Work) -> None:
         try:
@@ -453,16 +460,10 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent, self._moved = size, self._active
         if self.client.closing:
             # close() sends the answer first. A client that does not read it is closed like any other.
-            self._pause("closing")
-            self._close()
+            self._input.pause("closing")
+            _close(self._transport)
         elif self._place is not None and self.client.session.authenticated:
             self._leave_place()
-
-    def _close(self) -> None:
-        """Send what is buffered, then close."""
-        # uvloop raises RuntimeError if TLS has ended already.
-        with suppress(RuntimeError):
-            self._transport.close()
 
     def _refuse(self, reason: str, message: str) -> None:
         metrics.MALFORMED.labels(reason).inc()
@@ -475,13 +476,26 @@ class Connection(asyncio.BufferedProtocol):
 
     def stop(self) -> None:
         """Read no more requests, answer those that were received, then close."""
-        self._pause("stopping")
+        self._input.pause("stopping")
         self._queue(None)
 
     @property
     def writer(self) -> "asyncio.Task[None] | None":
         """Return the task that ends when all requests are answered."""
         return self._writer
+
+
+def _has_room(transport: Any, buffers: Buffers | None) -> bool:
+    """Return whether the transport can buffer an answer without pausing the connection."""
+    size = SIZE + sum(map(len, buffers or ()))
+    return bool(transport.get_write_buffer_size() + size <= SMALL)
+
+
+def _close(transport: Any) -> None:
+    """Send what is buffered, then close."""
+    # uvloop raises RuntimeError if TLS has ended already.
+    with suppress(RuntimeError):
+        transport.close()
 
 
 class Server:

@@ -198,3 +198,8 @@ def write(
     pending.append(tags)
     out.append(b"".join(pending))
     return out
+
+
+def throttled(body: Sequence[bytes | memoryview], throttle_ms: int) -> list[bytes | memoryview]:
+    """Return the body of an answer with a throttle time, which is its first field."""
+    return [_I32.pack(throttle_ms) + bytes(body[0][_I32.size :]), *body[1:]]

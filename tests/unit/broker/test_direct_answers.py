@@ -125,7 +125,7 @@ async def test_a_stopping_server_answers_a_repeated_request() -> None:
         await router.repeated.until(1)
         (connection,) = server._connections
         stopping = asyncio.create_task(server.stop(30, lambda: None))
-        await until(lambda: "stopping" in connection._paused)
+        await until(lambda: connection._input.paused_for("stopping"))
         router.repeated.waiting[0].set_result(number(2))
         assert await answers(reader, 1) == [2]
         await closed(reader)

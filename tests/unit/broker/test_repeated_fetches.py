@@ -240,7 +240,7 @@ class Timers:
 async def test_waits_of_the_same_tick_end_with_one_timer_and_never_early(monkeypatch: pytest.MonkeyPatch) -> None:
     timers = Timers()
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: timers)
-    fetches: Any = RepeatedFetches(Watermarks(), Mock(), Mock(version=0), ReaderSettings())
+    fetches: Any = RepeatedFetches(Watermarks(), Mock(), Mock(version=0), Mock(active=False), ReaderSettings())
     waits = [Mock() for _ in range(20)]
     ticks = [fetches.wait(wait, 0.5 + TICK_SECONDS * (number + 0.5) / 20) for number, wait in enumerate(waits)]
     assert len(set(ticks)) == 1
@@ -255,3 +255,34 @@ async def test_waits_of_the_same_tick_end_with_one_timer_and_never_early(monkeyp
     assert timers.pass_to(10.5 + TICK_SECONDS * 2.01) == 1
     assert later.expire.call_count == 1
     assert not fetches._ticks
+
+
+async def test_the_bytes_of_repeated_fetches_count_until_the_client_is_throttled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handled = Handled(monkeypatch)
+    async with consumer() as reader:
+        await limit(reader.asked, consumer_byte_rate=10.0)
+        throttled = [(await reader.fetch(asks())).throttle_time.total_seconds() for _ in range(2)]
+        assert (throttled, handled.count) == ([0, 0], 1)
+        answers = 2
+        # The bucket has 100 bytes, and loses about 60 with each answer.
+        while not (await reader.fetch(asks())).throttle_time:
+            answers += 1
+        assert answers < 5
+        assert handled.count == 2
+
+
+async def test_a_fetch_whose_time_counts_is_handled_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    handled = Handled(monkeypatch)
+    async with consumer() as reader:
+        await limit(reader.asked, request_percentage=1000.0)
+        for _ in range(3):
+            await reader.fetch(asks())
+        assert handled.count == 3
+
+
+async def limit(asked: Asked, **quotas: float) -> None:
+    """Set quotas of all clients of the test."""
+    await asked.broker.metadata_store.access.change_quotas({(("user", "ANONYMOUS"),): quotas})
+    await asked.broker.access.refresh()

@@ -101,7 +101,7 @@ def test_frames_before_authentication_reach_no_handler(seed: int, monkeypatch: p
             listener, door = Server(ConnectionSettings()), entrance()
             handled: list[str] = []
             routes = [_noted(route, handled) for route in api_table.routes(asked.broker)]
-            listener._router = router.Router(routes, lambda: None)
+            listener._router = router.Router(routes, lambda: None, asked.broker.quotas)
             for _ in range(FRAMES // 10):
                 sent = [conversation(chance) if chance.random() < 0.5 else frame(routes, chance) for _ in range(10)]
                 await asyncio.gather(*(send(listener, frames, door) for frames in sent))
