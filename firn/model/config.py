@@ -446,8 +446,8 @@ class KafkaProfile(Profile):
     def _brokers_of_users_authenticate(self) -> Self:
         if self.users is not None and self.bootstrap_servers is None:
             raise ValueError(
-                "users needs bootstrapServers, because brokers that the operator runs authenticate no client; remove users, or name an existing"
-                " Kafka"
+                "users needs bootstrapServers, because brokers of Kafka that the operator runs authenticate no client; remove users, or name an"
+                " existing Kafka"
             )
         return self
 
@@ -516,8 +516,12 @@ class Access(Settings):
     """The certificate of the brokers, and the CA for the certificates of clients."""
     authentication: list[Literal["ScramSha512", "OAuth", "Certificate"]] = ["ScramSha512", "OAuth", "Certificate"]
     """How clients authenticate; one of these is enough. ``OAuth``: with a token of a Kubernetes ServiceAccount for the audience
-    ``firn-broker``, as the operator and the drivers do. The principal is then ``User:NAMESPACE.NAME``. ``Certificate``: with a certificate
-    of the CA in ``ca.crt``."""
+    ``firn-broker``, as the operator and the drivers do. The principal is then ``User:system:serviceaccount:NAMESPACE:NAME``.
+    ``Certificate``: with a certificate of the CA in ``ca.crt``."""
+    principal_rules: list[str] = ["DEFAULT"]
+    """Rules that make the name of the principal from the subject of a certificate (``ssl.principal.mapping.rules``). Default: the whole
+    subject. With ``RULE:^CN=([^,]+).*$/$1/``, it is the common name, as TopicUsers with a certificate need it. The CA must then issue
+    no certificate with the name of another user."""
     super_users: list[Annotated[str, Field(pattern="^User:.")]] = []
     """Principals that may do everything, such as ``User:admin``, in addition to the operator, the drivers and maintenance runs."""
     plaintext: Literal["Keep", "Close"] = "Close"
@@ -562,6 +566,16 @@ class DisklessProfile(Profile):
     """Set it, for example to ``{}``, if ingestion reads the bucket itself. Without it, ingestion fetches records from the brokers."""
     access: Access | None = None
     """A listener with TLS and authentication, and ACLs. Without it, every client that reaches the brokers may do everything."""
+    users: ProfileUsers | None = None
+    """TopicUsers of the brokers. They need ``access``. Unset: the profile has none."""
+
+    @model_validator(mode="after")
+    def _users_authenticate(self) -> Self:
+        if self.users is not None and self.access is None:
+            raise ValueError(
+                "users needs access, because the brokers authenticate no client without it; add access, or remove users"
+            )
+        return self
 
     @model_validator(mode="after")
     def _flushes(self) -> Self:

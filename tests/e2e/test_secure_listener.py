@@ -1,5 +1,6 @@
 """A diskless profile gets a listener with TLS and authentication while it runs, and then closes the other one."""
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,12 +108,18 @@ def pod(authority: Path) -> Iterator[str]:
     kubectl("delete", "namespace", CLIENTS, "--wait=false")
 
 
-def install(plaintext: str) -> None:
-    """Install the release with ``access`` of the profile, and wait for its brokers."""
-    access = "quickStart.diskless.profile.access"
+def install(plaintext: str, namespace: str) -> None:
+    """Install the release with ``access`` of the profile and users in a namespace, and wait for its brokers."""
+    profile, account = "quickStart.diskless.profile", names.service_account(CLIENTS, "default")
     say(f"helm upgrade: {plaintext}")
-    values = {"certificate.secret": SECRET, "plaintext": plaintext, "superUsers[0]": f"User:{CLIENTS}.default"}
-    quickstart.install(VALUES, overrides={f"{access}.{key}": value for key, value in values.items()})
+    values = {
+        "users.enabled": "true",
+        f"{profile}.users.namespaces[0]": namespace,
+        f"{profile}.access.certificate.secret": SECRET,
+        f"{profile}.access.plaintext": plaintext,
+        f"{profile}.access.superUsers[0]": f"User:{account}",
+    }
+    quickstart.install(VALUES, overrides=values)
     await_ports(*(("kafka", "secure") if plaintext == "Keep" else ("secure",)))
 
 
@@ -141,6 +148,19 @@ def run(pod: str, script: str, *arguments: str, stdin: str = "") -> str:
     return kubectl("-n", pod, "exec", "-i", "client", "--", "python", "-c", script, *arguments, stdin=stdin)
 
 
+def user(namespace: str, topic: str) -> dict[str, str]:
+    """Create a TopicUser that may produce to a topic, and return its settings of librdkafka."""
+    grants = [{"topics": [{"name": topic}], "roles": ["Produce"]}]
+    spec = {"profile": PROFILE, "authentication": {"type": "ScramSha512"}, "grants": grants}
+    metadata = {"name": "checkout", "namespace": namespace}
+    apply({"apiVersion": names.API_VERSION, "kind": "TopicUser", "metadata": metadata, "spec": spec})
+    kubectl("-n", namespace, "wait", "--for=condition=Ready", "topicuser/checkout", "--timeout=120s")
+    secret = quickstart.get("secret", "checkout-kafka", namespace)
+    assert secret is not None
+    settings: dict[str, str] = json.loads(base64.b64decode(secret["data"]["librdkafka.json"]))
+    return settings
+
+
 def driver_connection() -> dict[str, Any]:
     """Return the connection to the brokers in the settings of the driver."""
     settings = quickstart.get("configmap", "firn-ingest-default")
@@ -156,28 +176,32 @@ def test_clients_move_to_a_listener_with_tls_and_authentication(namespace: str, 
     produce(topic, numbered(0, 100))
     await_rows(table, 100, timeout=PATIENCE)
 
-    install("Keep")
+    install("Keep", namespace)
     await_until("the driver uses the secure listener", lambda: driver_connection()["bootstrap_servers"] == SECURE)
     topic = await_ready("moving", namespace, timeout=PATIENCE)
     assert topic["status"]["bootstrapServers"] == PLAIN
     produce(topic, numbered(100, 100))
-    user, name = "mover", topic["status"]["topicName"]
-    run(pod, GRANT, SECURE, name, user, PASSWORD)
+    mover, name = "mover", topic["status"]["topicName"]
+    run(pod, GRANT, SECURE, name, mover, PASSWORD)
     await_rows(table, 200, timeout=PATIENCE)
 
-    install("Close")
+    install("Close", namespace)
     topic = await_ready("moving", namespace, timeout=PATIENCE)
     topic = await_until(
         "the status names the secure listener",
         lambda: (found := await_ready("moving", namespace)) and found["status"]["bootstrapServers"] == SECURE and found,
     )
     lines = "\n".join(json.dumps(record) for record in numbered(200, 100))
-    assert json.loads(run(pod, PRODUCE, SECURE, name, user, PASSWORD, stdin=lines)) == {"left": 0, "failed": []}
+    assert json.loads(run(pod, PRODUCE, SECURE, name, mover, PASSWORD, stdin=lines)) == {"left": 0, "failed": []}
     await_rows(table, 300, timeout=PATIENCE)
 
-    refused = json.loads(run(pod, PRODUCE, SECURE, name, user, "another password", stdin=lines))
+    produce(topic, numbered(300, 100), **user(namespace, "moving"))
+    await_rows(table, 400, timeout=PATIENCE)
+    kubectl("-n", namespace, "delete", "topicuser", "checkout", "--timeout=120s")
+
+    refused = json.loads(run(pod, PRODUCE, SECURE, name, mover, "another password", stdin=lines))
     assert refused["failed"], refused
-    refused = json.loads(run(pod, PRODUCE, SECURE, "no-grant", user, PASSWORD, stdin=lines))
+    refused = json.loads(run(pod, PRODUCE, SECURE, "no-grant", mover, PASSWORD, stdin=lines))
     assert "authorization" in refused["failed"][0].lower(), refused
     knocked = run(pod, KNOCK, f"{BROKERS}-0.{BROKERS}.{SYSTEM}.svc").split()
     assert knocked == ["False", "False", "False"], "a client without authentication gets no answer at any port"
@@ -185,6 +209,6 @@ def test_clients_move_to_a_listener_with_tls_and_authentication(namespace: str, 
     apply(topic_manifest("closed", namespace, profile=PROFILE))
     await_ready("closed", namespace, timeout=PATIENCE)
     # The way back goes over Keep, so that the operator can always reach all brokers.
-    install("Keep")
+    install("Keep", namespace)
     uninstall()
     await_ready("moving", namespace, timeout=PATIENCE)

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from firn.api.v1alpha1.topic_user import Authentication
 from firn.model import durations
 from firn.model.conditions import Reason
-from firn.model.config import Config, KafkaProfile, ProfileUsers
+from firn.model.config import Config, ProfileUsers
 from firn.model.errors import InvalidSpecError
 from firn_controllers.cache.topic_users import UserEntry
 
@@ -27,11 +27,11 @@ def profile_users(entry: UserEntry, config: Config) -> ProfileUsers:
             f" spec.profile: one of {', '.join(sorted(config.profiles))}",
             reason=Reason.PROFILE_NOT_FOUND,
         )
-    users = profile.users if isinstance(profile, KafkaProfile) else None
+    users = profile.users
     if users is None:
         raise InvalidSpecError(
-            f"spec.profile: profile {name} has no users; if its brokers are an existing Kafka with an authorizer, set profiles.{name}.users in the"
-            " operator's configuration, or create this TopicUser again with another spec.profile",
+            f"spec.profile: profile {name} has no users; if its brokers are an existing Kafka with an authorizer, or diskless brokers with"
+            f" access, set profiles.{name}.users in the operator's configuration, or create this TopicUser again with another spec.profile",
             reason=Reason.NOT_ALLOWED,
         )
     if (profile.namespaces and namespace not in profile.namespaces) or (

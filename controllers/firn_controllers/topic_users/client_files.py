@@ -3,7 +3,8 @@
 import json
 from dataclasses import dataclass, field
 
-from firn.model.config import KafkaProfile, ProfileUsers
+from firn.model.config import Config, DisklessProfile, ProfileUsers
+from firn_controllers.cache.addresses import secure_servers
 from firn_controllers.children import digest
 
 MECHANISM = "SCRAM-SHA-512"
@@ -38,8 +39,12 @@ class Login:
     password: str = field(repr=False)
 
 
-def client_connection(profile: KafkaProfile, users: ProfileUsers, certificates: str) -> ClientConnection:
-    """Return the connection of the users of a profile."""
+def client_connection(config: Config, name: str, users: ProfileUsers, certificates: str) -> ClientConnection:
+    """Return the connection of the users of profile ``name``."""
+    profile = config.profiles[name]
+    if isinstance(profile, DisklessProfile):
+        servers = users.bootstrap_servers or secure_servers(name, config.namespace)
+        return ClientConnection(servers, tls=True, verify_hostname=True, certificates=certificates)
     security = profile.security
     return ClientConnection(
         bootstrap_servers=users.bootstrap_servers or profile.bootstrap_servers or "",

@@ -13,6 +13,7 @@ from firn.model.errors import InvalidSpecError
 from firn.model.jobs import GroupSettings, KafkaConnection
 from firn_broker import settings as broker_settings
 from firn_controllers import children
+from firn_controllers.cache.topic_users import user_entry
 from firn_controllers.children import Owner
 from firn_controllers.fleet import builders, kinds
 from firn_controllers.fleet.diskless import config_map, stateful_set
@@ -21,6 +22,8 @@ from firn_controllers.ingestion_group import settings as group_settings
 from firn_controllers.ingestion_group import stateful_set as driver
 from firn_controllers.ingestion_group.layout import group_labels
 from firn_controllers.ports import Manifest
+from firn_controllers.topic_users import checks
+from firn_controllers.topic_users.client_files import client_connection
 from firn_operator.adapters.kube.workloads import Workloads
 from firn_operator.process import wiring
 from tests import gen
@@ -31,7 +34,7 @@ OWNER = Owner("firn-system", "config-uid")
 NAME = "firn-broker-waves"
 PLACE = ("apps/v1", "StatefulSet", "firn-system", NAME)
 PLAIN, SECURE = (f"{NAME}-bootstrap.firn-system.svc:{port}" for port in (9092, 9096))
-OURS = ("User:firn-system.firn-ingest", "User:firn-system.firn-maintain", "User:firn-system.firn-operator")
+OURS = [f"User:system:serviceaccount:firn-system:firn-{name}" for name in ("ingest", "maintain", "operator")]
 
 
 def access(**changes: Any) -> dict[str, Any]:
@@ -85,7 +88,7 @@ def test_a_closed_broker_has_a_secure_listener_and_denies_by_default(tmp_path: P
     assert (rights.type, rights.default, set(rights.super_users)) == ("Acl", "Deny", {*OURS, "User:admin"})
     assert settings.oauth is not None
     assert (settings.oauth.issuer, settings.oauth.audience) == ("https://cluster", names.TOKEN_AUDIENCE)
-    assert settings.oauth.kubernetes
+    assert settings.oauth.principal_claim == "sub"
 
 
 def test_a_broker_keeps_the_old_listeners_for_clients_that_move(tmp_path: Path) -> None:
@@ -101,6 +104,36 @@ def test_brokers_without_client_certificates_ask_for_none(tmp_path: Path) -> Non
     secure = read(fleet(access(authentication=["OAuth"])), tmp_path).listeners["secure"]
     assert secure.tls is not None
     assert (secure.tls.client_ca_file, secure.authentication) == ("", ("OAuth",))
+
+
+def test_rules_give_the_principals_of_certificates(tmp_path: Path) -> None:
+    rules = ["RULE:^CN=([^,]+).*$/$1/", "DEFAULT"]
+    secure = read(fleet(access(principalRules=rules)), tmp_path).listeners["secure"]
+    assert secure.tls is not None
+    assert list(secure.tls.principal_rules) == rules
+
+
+def test_users_need_access() -> None:
+    with pytest.raises(ValidationError, match="users needs access"):
+        config(None, users={})
+
+
+def test_the_clients_of_users_get_the_secure_listener() -> None:
+    configured = config(access(), users={})
+    users = configured.profiles["waves"].users
+    assert users is not None
+    connection = client_connection(configured, "waves", users, "PEM")
+    assert (connection.bootstrap_servers, connection.protocol, connection.certificates) == (SECURE, "SASL_SSL", "PEM")
+
+
+def test_a_topic_user_of_a_profile_with_access_is_followed() -> None:
+    profiles = {"classic": {}, "waves": gen.diskless(access=access(), users={"namespaces": ["demo"]})}
+    configured = gen.config(profiles=profiles, users={"enabled": True})
+    entry = user_entry(gen.user(profile="waves"))
+    assert checks.problem(entry, configured) is None
+    refused = checks.problem(user_entry(gen.user(profile="classic")), configured)
+    assert refused is not None
+    assert "diskless brokers with access" in str(refused)
 
 
 def test_the_operator_and_the_drivers_need_tokens() -> None:

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from firn.model.config import KafkaProfile, ProfileUsers
+from firn.model.config import ProfileUsers
 from firn_controllers.topic_users.client_files import Login, client_connection, secret_data
+from tests import gen
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 LOGIN = Login("shop.checkout.a", "p-w_1")
@@ -13,8 +14,8 @@ LOGIN = Login("shop.checkout.a", "p-w_1")
 
 def data(security: dict[str, object], certificates: str = "", **users: str) -> dict[str, str]:
     document = {"bootstrapServers": "kafka.example:9093", "security": security}
-    profile = KafkaProfile.model_validate(document)
-    return secret_data(client_connection(profile, ProfileUsers.model_validate(users), certificates), LOGIN)
+    config = gen.config(profiles={"classic": {}, "events": document})
+    return secret_data(client_connection(config, "events", ProfileUsers.model_validate(users), certificates), LOGIN)
 
 
 def properties(text: str) -> dict[str, str]:

@@ -90,9 +90,12 @@ def _access(fleet: DisklessFleet, access: Access) -> dict[str, Any]:
             " --service-account-issuer"
         )
     secret = access.certificate.secret
-    tls = {"certFile": names.secret_file(secret, "tls.crt"), "keyFile": names.secret_file(secret, "tls.key")}
+    tls: dict[str, Any] = {
+        "certFile": names.secret_file(secret, "tls.crt"),
+        "keyFile": names.secret_file(secret, "tls.key"),
+    }
     if "Certificate" in access.authentication:
-        tls["clientCaFile"] = names.secret_file(secret, "ca.crt")
+        tls |= {"clientCaFile": names.secret_file(secret, "ca.crt"), "principalRules": list(access.principal_rules)}
     guarded = {"tls": tls, "authentication": list(access.authentication)}
     added: dict[str, Any] = {
         "listeners": {"secure": {"name": "SECURE", "bind": f"0.0.0.0:{SECURE_PORT}", **guarded}},
@@ -103,7 +106,8 @@ def _access(fleet: DisklessFleet, access: Access) -> dict[str, Any]:
             "jwksUrl": JWKS,
             "caFile": f"{API_SERVER_PATH}/ca.crt",
             "tokenFile": f"{API_SERVER_PATH}/token",
-            "kubernetes": True,
+            # The principal is the subject, as of an existing Kafka. It cannot be the name of a user with a password or a certificate.
+            "principalClaim": "sub",
         },
     }
     if fleet.closed:

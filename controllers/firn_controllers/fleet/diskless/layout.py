@@ -113,7 +113,7 @@ def super_users(config: Config, profile: DisklessProfile) -> tuple[str, ...]:
         return ()
     accounts = {names.OPERATOR_ACCOUNT, config.maintenance.service_account}
     accounts |= {group.service_account for group in config.groups.values()}
-    ours = {f"User:{config.namespace}.{account}" for account in accounts}
+    ours = {f"User:{names.service_account(config.namespace, account)}" for account in accounts}
     anonymous = {"User:ANONYMOUS"} if profile.access.plaintext == "Keep" else set()
     return tuple(sorted({*ours, *anonymous, *profile.access.super_users}))
 

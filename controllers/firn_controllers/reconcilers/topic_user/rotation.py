@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from firn.api.v1alpha1.topic_user import SLOTS
-from firn.model.config import KafkaProfile
 from firn.model.errors import CommitConflictError, FirnError
 from firn_controllers.cache.topic_users import UserEntry
 from firn_controllers.conditions.announcements import Announcement, EventReason
@@ -142,11 +141,10 @@ class Rotation:
     async def _observe(
         self, entry: UserEntry, found: Credentials, states: Mapping[str, PrincipalState], findings: UserFindings
     ) -> Facts:
-        config, profile = self._context.config, self._context.config.profiles[entry.profile]
-        assert isinstance(profile, KafkaProfile)
+        config = self._context.config
         assert entry.resource is not None
         authorities = await self._ports.authorities.certificates(entry.profile)
-        self._connection = client_connection(profile, checks.profile_users(entry, config), authorities)
+        self._connection = client_connection(config, entry.profile, checks.profile_users(entry, config), authorities)
         self._facts = Facts(
             authentication=entry.resource.spec.authentication,
             request=entry.rotate,
