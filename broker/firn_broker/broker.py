@@ -106,6 +106,7 @@ class Broker:
             Credentials(lambda key: self.access.credential(*key), secrets.token_bytes(32)),
             self._passwords,
             None if settings.oauth is None or self._keys is None else TokenVerifier(settings.oauth, self._keys),
+            self.access,
         )
         self.configs = TopicConfigs(settings.topics.configs)
         self.topics = TopicCreator(

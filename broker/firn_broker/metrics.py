@@ -10,7 +10,8 @@ REQUEST_SECONDS = Histogram(
 REQUEST_ERRORS = Counter("firn_broker_request_errors_total", "Requests that ended in an unexpected error", ["api"])
 MALFORMED = Counter(
     "firn_broker_malformed_total",
-    "Connections that the broker closed, by reason: size, malformed, slow (the request did not arrive), stuck (the client does not read)",
+    "Connections that the broker closed, by reason: size, malformed, slow (the request did not arrive), stuck (the client does not read)."
+    " With credential, the password of the client was changed or deleted",
     ["reason"],
 )
 LOOP_STALL_SECONDS = Histogram(

@@ -12,7 +12,7 @@ from firn_broker.access.mechanisms.scram import MECHANISMS, Credentials, ScramEx
 from firn_broker.access.mechanisms.tokens import NAME as OAUTHBEARER
 from firn_broker.access.mechanisms.tokens import TokenExchange, TokenVerifier
 from firn_broker.access.principals import PrincipalRules
-from firn_broker.access.session import Admission
+from firn_broker.access.session import Admission, Stored
 from firn_broker.access_types import ScramMechanism
 from firn_broker.settings import Authentication, Listener
 
@@ -32,6 +32,8 @@ class Proofs:
     """Computes the hashes of passwords, each of which takes milliseconds."""
     verifier: TokenVerifier | None = None
     """Checks tokens; None without the settings of an issuer."""
+    stored: Stored | None = None
+    """The stored credentials, with which sessions end."""
 
 
 def admission(listener: Listener, proofs: Proofs, session_seconds: float = 0) -> Admission:
@@ -48,4 +50,4 @@ def admission(listener: Listener, proofs: Proofs, session_seconds: float = 0) ->
     rules = None
     if "Certificate" in listener.authentication and listener.tls is not None:
         rules = PrincipalRules(listener.tls.principal_rules)
-    return Admission(mechanisms, rules, session_seconds)
+    return Admission(mechanisms, rules, session_seconds, proofs.stored)

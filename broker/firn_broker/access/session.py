@@ -2,14 +2,29 @@
 
 A client names a mechanism (SaslHandshake) and then exchanges messages with the broker (SaslAuthenticate). Until it is
 authenticated, the broker answers no other request but ApiVersions. A client may authenticate again at any time, as the
-same principal. It has to do so before its session ends."""
+same principal. It has to do so before its session ends. Unlike in Kafka, a session also ends when its SCRAM credential is
+deleted or replaced: a password that leaked must not work until its clients disconnect."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from firn_broker.access.mechanisms.exchange import AuthenticationError, Exchange, Step
 from firn_broker.access.principals import PrincipalRules, Subject
-from firn_broker.access_types import ANONYMOUS, CredentialKey
+from firn_broker.access_types import ANONYMOUS, ScramCredential, ScramMechanism
+
+
+class Stored(Protocol):
+    """The stored SCRAM credentials."""
+
+    @property
+    def version(self) -> int:
+        """Return a number that changes when a credential does."""
+        ...
+
+    def credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+        """Return the credential of a user, without ``User:``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +37,8 @@ class Admission:
     """The rules that name the principals of certificates, if a certificate is enough."""
     session_seconds: float = 0
     """The longest session in seconds; 0 sets no limit."""
+    stored: Stored | None = None
+    """The credentials that sessions need for as long as they last."""
 
     @property
     def required(self) -> bool:
@@ -45,8 +62,10 @@ class Session:
         self._admission = admission
         self.principal = certified or ANONYMOUS
         """The principal: of the certificate, or of the last exchange."""
-        self.credential: CredentialKey | None = None
+        self.credential: ScramCredential | None = None
         """The SCRAM credential that the client used."""
+        self._seen: int | None = None
+        """`Stored.version` when the credential was last found."""
         self._begun = not admission.required or certified is not None
         self._ends: float | None = None
         self._mechanism = ""
@@ -67,7 +86,20 @@ class Session:
             return "the client has to authenticate first: configure SASL or a client certificate"
         if self._ends is not None and now >= self._ends:
             return "the session has ended: the client has to authenticate again (KIP-368)"
+        if self.revoked:
+            return "the password of the client was changed or deleted: the client has to connect again"
         return None
+
+    @property
+    def revoked(self) -> bool:
+        """Return whether the credential of the client was deleted or replaced."""
+        credential, stored = self.credential, self._admission.stored
+        if credential is None or stored is None or stored.version == self._seen:
+            return False
+        if stored.credential(*credential.key) != credential:
+            return True
+        self._seen = stored.version
+        return False
 
     def handshake(self, mechanism: str) -> bool:
         """Begin an exchange. Return False if the listener does not have the mechanism, or if the client used another one before.
@@ -105,7 +137,7 @@ class Session:
             )
         lifetime = self._lifetime_ms(step)
         self._ends = None if lifetime is None else now() + lifetime / 1000
-        self.principal, self.credential = step.principal, step.credential
+        self.principal, self.credential, self._seen = step.principal, step.credential, None
         self._used, self._begun = self._mechanism, True
         return step._replace(lifetime_ms=lifetime)
 

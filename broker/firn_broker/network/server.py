@@ -312,7 +312,11 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _not_authenticated(self, now: float) -> bool:
-        """Close the connection if its client should have authenticated by now; return whether it is closed."""
+        """Close the connection if its client is late to authenticate, or may not go on; return whether it is closed."""
+        if self.client.session.revoked:
+            # A waiting fetch must end too, and it may wait for minutes.
+            self._refuse("credential", "the password of the client was changed or deleted")
+            return True
         seconds = self._settings.authentication_seconds
         if self._place is None or now - self._place.begun <= seconds:
             return False

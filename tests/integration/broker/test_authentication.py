@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialAlteration,
+    UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -159,6 +160,25 @@ def test_a_client_without_encryption_is_in_the_audit_log(secure: Secure) -> None
         "the audit log names the client",
         lambda: any(line["client"] == "old-billing" for line in audit(secure, "connection without encryption")),
     )
+
+
+def test_a_deleted_password_ends_the_connections_that_used_it(secure: Secure) -> None:
+    user = "shop.leaver"
+    put_password(secure.broker, user, PASSWORD)
+    errors: list[str] = []
+    config = secure.login("SCRAM-SHA-512", user).librdkafka()
+    producer = Producer(config | {"error_cb": lambda error: errors.append(str(error))})
+    producer.list_topics(timeout=30)
+    unwanted: list[UserScramCredentialAlteration] = [UserScramCredentialDeletion(user, ScramMechanism.SCRAM_SHA_512)]
+    for future in admin(secure.broker).alter_user_scram_credentials(unwanted).values():
+        future.result(30)
+
+    def refused() -> bool:
+        producer.poll(0.1)
+        return any("the broker does not accept" in error for error in errors)
+
+    # The client sends nothing. The broker closes its connection, and its next one is refused.
+    await_true("the client cannot connect again", refused)
 
 
 def errors_of(login: Login) -> str:

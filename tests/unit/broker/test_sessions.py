@@ -1,13 +1,16 @@
 """The authentication of a connection: the order of handshake, exchange and requests, and the end of a session."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 from firn_broker.access.mechanisms.exchange import AuthenticationError, Step
 from firn_broker.access.principals import PrincipalRules
 from firn_broker.access.session import OPEN, Admission, Session
-from firn_broker.access_types import ANONYMOUS
+from firn_broker.access_types import ANONYMOUS, CredentialKey, ScramCredential, ScramMechanism
+from tests.unit.broker.connections import TOLD, closed, gone, request, serving
 
 
 class Scripted:
@@ -150,3 +153,82 @@ async def test_a_client_cannot_change_its_mechanism() -> None:
     session.handshake("SCRAM")
     await session.authenticate(b"", Clock())
     assert not session.handshake("OTHER")
+
+
+CREDENTIAL = ScramCredential(CredentialKey("alice", ScramMechanism.SHA_512), 4096, b"salt", b"stored", b"server")
+
+
+class Stored:
+    """Stored credentials of one user."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.found: ScramCredential | None = CREDENTIAL
+        self.reads = 0
+
+    def credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+        self.reads += 1
+        return self.found
+
+    def change(self, found: ScramCredential | None) -> None:
+        self.version, self.found = self.version + 1, found
+
+
+async def with_password(stored: Stored, credential: ScramCredential | None = CREDENTIAL) -> Session:
+    """Return the session of a client that has just authenticated."""
+    session = Session(Admission({"SCRAM": lambda: Scripted([replaced(credential)])}, stored=stored))
+    assert session.handshake("SCRAM")
+    await session.authenticate(b"1", Clock())
+    return session
+
+
+def replaced(credential: ScramCredential | None) -> Step:
+    return ALICE._replace(credential=credential)
+
+
+@pytest.mark.parametrize("now_stored", [None, replace(CREDENTIAL, stored_key=b"other")])
+async def test_a_session_ends_with_its_credential(now_stored: ScramCredential | None) -> None:
+    stored = Stored()
+    session = await with_password(stored)
+    assert session.refusal(0) is None
+    stored.change(now_stored)
+    assert "password" in (session.refusal(0) or "")
+    assert session.refusal(0) is not None
+
+
+async def test_a_session_goes_on_while_other_credentials_change() -> None:
+    stored = Stored()
+    session = await with_password(stored)
+    for _ in range(3):
+        stored.change(replace(CREDENTIAL))
+        assert [session.refusal(0) for _ in range(10)] == [None] * 10
+    assert stored.reads == 3
+
+
+async def test_a_credential_that_was_replaced_during_the_exchange_begins_no_session() -> None:
+    stored = Stored()
+    session = await with_password(stored, replace(CREDENTIAL, stored_key=b"earlier"))
+    assert session.refusal(0) is not None
+
+
+async def test_a_client_with_a_token_does_not_depend_on_credentials() -> None:
+    stored = Stored()
+    session = await with_password(stored, None)
+    stored.change(None)
+    assert session.refusal(0) is None
+
+
+async def test_a_client_that_waits_for_an_answer_is_disconnected_too() -> None:
+    stored = Stored()
+    async with serving() as (server, router, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        router.hold(1)
+        writer.write(request(TOLD, 1))
+        await router.until(1)
+        (connection,) = server._connections
+        connection.client.session = await with_password(stored)
+        stored.change(None)
+        await closed(reader)
+        await gone(server, 0)
+        assert router.cut == [1]
+        writer.close()

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 from typing import NamedTuple, Protocol
 
-from firn_broker.access_types import CredentialKey
+from firn_broker.access_types import ScramCredential
 
 
 class Step(NamedTuple):
@@ -14,8 +14,8 @@ class Step(NamedTuple):
     """The authenticated principal, with the last message."""
     lifetime_ms: int | None = None
     """Milliseconds for which the credential is valid from now on; None if it has no end."""
-    credential: CredentialKey | None = None
-    """The SCRAM credential that the client used."""
+    credential: ScramCredential | None = None
+    """The SCRAM credential that the client used. Its session ends with it."""
     rejected: str | None = None
     """The reason for the audit log, if this answer rejects the client. Its next message raises AuthenticationError with the
     same reason, but a client may disconnect instead."""

@@ -46,7 +46,7 @@ class PlainExchange:
         right = hmac.compare_digest(stored_key(salted, digest), credential.stored_key)
         if not (right and stored):
             raise _rejected(wrong(user, stored))
-        return Step(b"", f"User:{user}", credential=credential.key)
+        return Step(b"", f"User:{user}", credential=credential)
 
 
 def _parsed(data: bytes) -> tuple[str, bytes]:

@@ -164,7 +164,7 @@ class ScramExchange:
         if not (right and challenge.stored):
             raise self._rejected(wrong(user, challenge.stored))
         answer = b"v=" + base64.b64encode(hmac.digest(credential.server_key, signed, digest))
-        return Step(answer, f"User:{user}", credential=credential.key)
+        return Step(answer, f"User:{user}", credential=credential)
 
     def _bytes(self, text: str) -> bytes:
         try:
