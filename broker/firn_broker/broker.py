@@ -1,7 +1,6 @@
 """The broker: its parts, composed from its ports, and its background tasks. The handlers of APIs work with it."""
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -103,7 +102,7 @@ class Broker:
         self._passwords = ThreadPoolExecutor(1, thread_name_prefix="passwords")
         self._keys = None if settings.oauth is None else key_set(settings.oauth)
         self._proofs = Proofs(
-            Credentials(lambda key: self.access.credential(*key), secrets.token_bytes(32)),
+            Credentials(lambda key: self.access.credential(*key), lambda: self.access.secret),
             self._passwords,
             None if settings.oauth is None or self._keys is None else TokenVerifier(settings.oauth, self._keys),
             self.access,

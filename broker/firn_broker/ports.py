@@ -430,6 +430,10 @@ class AccessStore(Protocol):
         """Store quotas by entity and name. None deletes a quota."""
         ...
 
+    async def secret(self, new: bytes) -> bytes:
+        """Return the secret that all brokers of the cluster share. The first call stores ``new``. Makes no version."""
+        ...
+
 
 class MetadataStore(Protocol):
     """The coordinator: the one place that orders commits, and keeps all metadata of a cluster.

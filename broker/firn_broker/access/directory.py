@@ -4,6 +4,7 @@ after each change that it makes itself.
 While the coordinator cannot be reached, the broker goes on with the copy that it has."""
 
 import asyncio
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -18,6 +19,8 @@ K = TypeVar("K")
 V = TypeVar("V", Sequence[ScramCredential], Sequence[Acl], Mapping[str, float])
 
 REFRESH_SECONDS = 1.0
+SECRET_BYTES = 32
+"""Bytes of the secret of a cluster."""
 
 
 class AccessDirectory:
@@ -30,6 +33,8 @@ class AccessDirectory:
         self.credentials: Mapping[str, Sequence[ScramCredential]] = {}
         self.acls: Mapping[str, Sequence[Acl]] = {}
         self.quotas: Mapping[Entity, Mapping[str, float]] = {}
+        self.secret = b""
+        """The secret that all brokers of the cluster share; empty before the first refresh."""
         self.version = 0
         """Rises with each change that this broker has loaded. It says nothing about the coordinator's version."""
 
@@ -45,6 +50,8 @@ class AccessDirectory:
         UnavailableError."""
         # One load at a time: an earlier answer must not replace a later one.
         async with self._loading:
+            if not self.secret:
+                self.secret = await self._store.secret(secrets.token_bytes(SECRET_BYTES))
             loaded = await self._store.load_access(self._known)
             if loaded is None:
                 return

@@ -267,3 +267,17 @@ class AccessContract(StoreContract):
         text = repr(await loaded(store))
         assert "'ana'" in text
         assert not any(secret in text for secret in ("salt", "stored", "server"))
+
+    async def test_the_first_secret_is_that_of_all_brokers(self, store: MetadataStore) -> None:
+        version = (await loaded(store)).version
+        assert await store.access.secret(b"first\0\xff") == b"first\0\xff"
+        assert await store.access.secret(b"second") == b"first\0\xff"
+        found = await asyncio.gather(*(store.access.secret(b"%d" % number) for number in range(5)))
+        assert set(found) == {b"first\0\xff"}
+        assert (await loaded(store)).version == version
+
+    async def test_directories_load_the_secret_with_their_first_refresh(self, store: MetadataStore) -> None:
+        directories = [AccessDirectory(store.access) for _ in range(3)]
+        await asyncio.gather(*(directory.refresh() for directory in directories))
+        (secret,) = {directory.secret for directory in directories}
+        assert len(secret) == 32

@@ -46,6 +46,7 @@ async def filled(directory: Path) -> NodeLease:
     await store.access.change_credentials([credential()])
     await store.access.create_acls([acl()], 1)
     await store.access.change_quotas({OF_ALL: {"producer_byte_rate": 1.0}})
+    await store.access.secret(b"secret")
     await store.close()
     return log.lease
 

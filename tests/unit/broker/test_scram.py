@@ -12,20 +12,29 @@ import pytest
 from firn_broker.access.mechanisms import plain, scram
 from firn_broker.access.mechanisms.exchange import AuthenticationError, Exchange, Step
 from firn_broker.access.mechanisms.plain import PlainExchange
-from firn_broker.access.mechanisms.scram import DIGESTS, Credentials, ScramExchange, credential
+from firn_broker.access.mechanisms.scram import DECOY_ITERATIONS, DIGESTS, Credentials, ScramExchange, credential
 from firn_broker.access_types import CredentialKey, ScramCredential, ScramMechanism
+from firn_operator.adapters.kafka import access
 
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512
-ITERATIONS = 4096
+ITERATIONS = DECOY_ITERATIONS
+"""The operator chooses the same number."""
 SALT = b"salt of checkout"
 PASSWORD = "pencil, =naïve"
-SECRET = b"the secret of decoys"
+
+
+def secret() -> bytes:
+    return b"the secret of decoys"
+
+
 NONCE = "broker-nonce"
 
 
-def made(key: CredentialKey, password: str = PASSWORD, salt: bytes = SALT) -> ScramCredential:
-    salted = hashlib.pbkdf2_hmac(DIGESTS[key.mechanism], password.encode(), salt, ITERATIONS)
-    return credential(key, salted, salt, ITERATIONS)
+def made(
+    key: CredentialKey, password: str = PASSWORD, salt: bytes = SALT, iterations: int = ITERATIONS
+) -> ScramCredential:
+    salted = hashlib.pbkdf2_hmac(DIGESTS[key.mechanism], password.encode(), salt, iterations)
+    return credential(key, salted, salt, iterations)
 
 
 USERS = ("shop.checkout", "a=b,c", "käse")
@@ -33,7 +42,7 @@ STORED = {key: made(key) for user in USERS for key in (CredentialKey(user, SHA_2
 
 
 def credentials() -> Credentials:
-    return Credentials(STORED.get, SECRET)
+    return Credentials(STORED.get, secret)
 
 
 def exchange(mechanism: ScramMechanism = SHA_256, nonce: str = NONCE) -> ScramExchange:
@@ -68,8 +77,8 @@ async def log_in(server: ScramExchange, client: ScramClient) -> Step:
 
 async def test_the_example_of_rfc_7677() -> None:
     key = CredentialKey("user", SHA_256)
-    stored = {key: made(key, "pencil", base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="))}
-    server = ScramExchange(SHA_256, Credentials(stored.get, SECRET), lambda: "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+    stored = {key: made(key, "pencil", base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="), 4096)}
+    server = ScramExchange(SHA_256, Credentials(stored.get, secret), lambda: "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
     first = await server.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     assert first == Step(b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
     last = await server.step(
@@ -109,6 +118,10 @@ async def test_a_wrong_password_fails() -> None:
     assert caught.value.reason == "user 'shop.checkout': the password is wrong"
 
 
+def test_decoys_have_the_iterations_that_the_operator_chooses() -> None:
+    assert access.ITERATIONS == DECOY_ITERATIONS
+
+
 async def test_a_client_cannot_tell_an_unknown_user_from_a_wrong_password() -> None:
     texts, answers = set(), []
     for user in ("shop.checkout", "shop.nobody"):
@@ -118,7 +131,7 @@ async def test_a_client_cannot_tell_an_unknown_user_from_a_wrong_password() -> N
             await server.step(client.final(answers[-1]))
         texts.add(str(caught.value))
     assert len(texts) == 1
-    assert [answer.decode().split(",")[::2] for answer in answers] == [["r=client-noncebroker-nonce", "i=4096"]] * 2
+    assert [answer.decode().split(",")[::2] for answer in answers] == [["r=client-noncebroker-nonce", "i=8192"]] * 2
     assert caught.value.reason == "user 'shop.nobody' has no credential"
 
 
@@ -129,7 +142,11 @@ def test_an_unknown_user_always_has_the_same_salt() -> None:
     assert credentials().find(one) == (decoy, False)
     assert len(decoy.salt) == scram.DECOY_SALT_BYTES
     assert len(decoy.stored_key) == len(decoy.server_key) == 64
-    salts = {decoy.salt, credentials().find(other)[0].salt, Credentials(STORED.get, b"another").find(one)[0].salt}
+    salts = {
+        decoy.salt,
+        credentials().find(other)[0].salt,
+        Credentials(STORED.get, lambda: b"another").find(one)[0].salt,
+    }
     assert len(salts) == 3
 
 
@@ -142,11 +159,11 @@ async def test_the_keys_of_a_decoy_authenticate_nobody() -> None:
         def find(self, *keys: CredentialKey) -> tuple[ScramCredential, bool]:
             return always, False
 
-    server = ScramExchange(SHA_256, Known(STORED.get, SECRET))
+    server = ScramExchange(SHA_256, Known(STORED.get, secret))
     with pytest.raises(AuthenticationError):
         await log_in(server, ScramClient(SHA_256, "shop.nobody"))
     with ThreadPoolExecutor(1) as executor, pytest.raises(AuthenticationError):
-        await PlainExchange(Known(STORED.get, SECRET), executor).step(f"\0shop.nobody\0{PASSWORD}".encode())
+        await PlainExchange(Known(STORED.get, secret), executor).step(f"\0shop.nobody\0{PASSWORD}".encode())
 
 
 async def test_the_last_message_of_another_exchange_fails() -> None:
@@ -267,7 +284,7 @@ def mutated(message: bytes, randomness: random.Random) -> bytes:
 def exchanges(executor: ThreadPoolExecutor) -> Iterator[tuple[Exchange, bytes]]:
     for mechanism in ScramMechanism:
         yield exchange(mechanism), ScramClient(mechanism, "shop.checkout").first
-    yield PlainExchange(Credentials(STORED.get, SECRET, iterations=1), executor), f"\0shop.unknown\0{PASSWORD}".encode()
+    yield PlainExchange(Credentials(STORED.get, secret, iterations=1), executor), f"\0shop.unknown\0{PASSWORD}".encode()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -304,7 +321,7 @@ async def test_plain_checks_the_password_of_the_scram_credential(other: str) -> 
 async def test_plain_uses_sha_256_if_the_user_has_nothing_else() -> None:
     key = CredentialKey("shop.old", SHA_256)
     with ThreadPoolExecutor(1) as executor:
-        old = PlainExchange(Credentials({key: made(key)}.get, SECRET), executor)
+        old = PlainExchange(Credentials({key: made(key)}.get, secret), executor)
         assert (await old.step(f"\0shop.old\0{PASSWORD}".encode())).credential == made(key)
 
 

@@ -179,3 +179,16 @@ def test_requests_show_no_secrets_as_text() -> None:
     text = repr(ScramCredentialUpsertion("ana", SHA_512, 4096, b"the salt", b"the hash"))
     assert "ana" in text
     assert "the " not in text
+
+
+def test_brokers_give_an_unknown_user_one_salt_also_after_a_restart() -> None:
+    async def story() -> None:
+        shared, key = Shared(), CredentialKey("nobody", ScramMechanism.SHA_512)
+        found = set()
+        async with broker(shared, seed=1) as one, broker(shared, seed=2) as two:
+            found |= {asked.broker._proofs.credentials.find(key)[0].salt for asked in (one, two)}
+        async with broker(shared, seed=3) as again:
+            found.add(again.broker._proofs.credentials.find(key)[0].salt)
+        assert len(found) == 1
+
+    run(story())

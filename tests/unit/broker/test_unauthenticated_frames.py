@@ -47,7 +47,7 @@ def entrance() -> Entrance:
         tls=TlsSettings(cert_file="", key_file="", client_ca_file="ca"),
         authentication=("ScramSha512", "ScramSha256", "Plain", "Certificate"),
     )
-    return Entrance("secure", admission(listener, Proofs(Credentials(lookup, b"secret"), Inline())))
+    return Entrance("secure", admission(listener, Proofs(Credentials(lookup, lambda: b"secret"), Inline())))
 
 
 def message(api: int, version: int, body: bytes, chance: Random) -> bytes:

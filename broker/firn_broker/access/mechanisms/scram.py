@@ -26,8 +26,10 @@ DIGESTS: Mapping[ScramMechanism, str] = {ScramMechanism.SHA_256: "sha256", Scram
 """The hash function of a mechanism, by its name in `hashlib`."""
 MOST_BYTES = 4096
 """Most bytes of a message. RFC 5802 has no limit; a name and two nonces take a few hundred."""
-DECOY_ITERATIONS, DECOY_SALT_BYTES = 4096, 64
-"""The iterations and the salt of users that do not exist: Kafka's minimum, and the salt that librdkafka creates."""
+DECOY_ITERATIONS, DECOY_SALT_BYTES = 8192, 64
+"""The iterations and the bytes of the salt of users that do not exist. Most users of a cluster are TopicUsers, so decoys look
+like their credentials: the operator chooses 8,192 iterations, and its librdkafka a salt of 64 bytes. A user with other numbers,
+such as the 4,096 iterations of Kafka's tools, is known to exist."""
 _MOST_SHOWN = 100
 _NAME = r"(?:[^=,\x00-\x1f\x7f-\x9f]|=2C|=3D)+"
 _NONCE = r"[\x21-\x2b\x2d-\x7e]+"
@@ -50,12 +52,15 @@ class Credentials:
     def __init__(
         self,
         lookup: Lookup,
-        secret: bytes,
+        secret: Callable[[], bytes],
         *,
         iterations: int = DECOY_ITERATIONS,
         salt_bytes: int = DECOY_SALT_BYTES,
     ) -> None:
-        """Derive decoys from ``secret``. Brokers with one secret give one user the same decoy, like a stored credential."""
+        """Derive decoys from what ``secret`` returns.
+
+        All brokers of a cluster need the same secret, also after a restart. A stored credential has the same salt at each
+        broker, so a salt that differs would show that the user does not exist."""
         self._lookup = lookup
         self._secret = secret
         self._iterations = iterations
@@ -76,7 +81,7 @@ class Credentials:
     def _decoy(self, key: CredentialKey) -> ScramCredential:
         size = hashlib.new(DIGESTS[key.mechanism]).digest_size
         name = f"{key.mechanism.name} {key.user}".encode()
-        stream = hashlib.shake_256(hmac.digest(self._secret, name, "sha512")).digest(self._salt_bytes + 2 * size)
+        stream = hashlib.shake_256(hmac.digest(self._secret(), name, "sha512")).digest(self._salt_bytes + 2 * size)
         salt, keys = stream[: self._salt_bytes], stream[self._salt_bytes :]
         return ScramCredential(key, self._iterations, salt, stored_key=keys[:size], server_key=keys[size:])
 

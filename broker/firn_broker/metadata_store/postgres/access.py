@@ -145,6 +145,14 @@ class PostgresAccess:
 
         await self._change(changes(Kind.ENTITY, map(entity_key, changed)), work)
 
+    async def secret(self, new: bytes) -> bytes:
+        async def work(db: Any) -> bytes:
+            # Two statements: one alone would not see the row that another broker inserts meanwhile.
+            await db.execute("INSERT INTO access_secret VALUES (1, $1) ON CONFLICT DO NOTHING", new)
+            return bytes(await db.fetchval("SELECT value FROM access_secret"))
+
+        return await self._database.use(work)
+
 
 async def _load(db: Any, version: AccessVersion, changed: Sequence[Change] | None = None) -> Access:
     """Load the rows of these keys; by default all rows."""

@@ -137,6 +137,9 @@ SCRIPTS = (
     CREATE TABLE node_listener(node int NOT NULL, node_epoch bigint NOT NULL, name text COLLATE "C" NOT NULL, host text NOT NULL,
       port int NOT NULL, PRIMARY KEY(node, node_epoch, name));
     """,
+    """
+    CREATE TABLE access_secret(id int PRIMARY KEY CHECK (id = 1), value bytea NOT NULL);
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -154,6 +157,8 @@ trigger runs when a transaction commits, and locks the counter until the commit 
 version sees all earlier ones. The trigger also notes the changes of earlier versions of the program.
 
 `metadata_store.access_rows` explains `access_change`.
+
+`access_secret` has one row, the secret of `AccessStore.secret`.
 """
 
 COMPATIBLE_FROM = 1

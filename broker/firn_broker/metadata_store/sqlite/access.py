@@ -120,3 +120,11 @@ class SqliteAccess:
             self._note(changes(Kind.ENTITY, map(access_rows.entity_key, changed)))
 
         await self._database.run(work)
+
+    async def secret(self, new: bytes) -> bytes:
+        def work() -> bytes:
+            self._database.connection.execute("INSERT OR IGNORE INTO access_secret VALUES (1, ?)", (new,))
+            (stored,) = self._database.row("SELECT value FROM access_secret")
+            return bytes(stored)
+
+        return await self._database.run(work)

@@ -88,6 +88,9 @@ MIGRATIONS = (
     CREATE TABLE node_listener(node INTEGER NOT NULL, node_epoch INTEGER NOT NULL, name TEXT NOT NULL, host TEXT NOT NULL,
       port INTEGER NOT NULL, PRIMARY KEY(node, node_epoch, name)) WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE access_secret(id INTEGER PRIMARY KEY CHECK(id = 1), value BLOB NOT NULL);
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -102,6 +105,8 @@ or with the topic. Earlier versions did not store it, so any id that they alloca
 `topic_change` has the newest changes of topics. Its version is the value of the counter "topics" after the change.
 
 `metadata_store.access_rows` explains `access_change`.
+
+`access_secret` has one row, the secret of `AccessStore.secret`.
 """
 RAISE_FORGOTTEN = (
     "ON CONFLICT(topic) DO UPDATE SET pid=max(pid, excluded.pid), forgotten_ms=max(forgotten_ms, excluded.forgotten_ms)"
