@@ -157,8 +157,9 @@ APIS: Sequence[Api] = (
     _decoded(
         describe_log_dirs, requests.DescribeLogDirsRequest, describe_log_dirs.handle, reads=True, outage=outage.describe_log_dirs
     ),
+    # It changes nothing but the connection. If the client disconnects, the check of its password is cancelled.
     _decoded(
-        sasl_authenticate, requests.SaslAuthenticateRequest, sasl_authenticate.handle, reads=False, outage=InOutage.UNAFFECTED
+        sasl_authenticate, requests.SaslAuthenticateRequest, sasl_authenticate.handle, reads=True, outage=InOutage.UNAFFECTED
     ),
     _decoded(
         create_partitions, requests.CreatePartitionsRequest, create_partitions.handle, reads=False,

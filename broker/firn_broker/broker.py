@@ -21,7 +21,7 @@ from firn_broker.access.mechanisms.jwks import key_set
 from firn_broker.access.mechanisms.scram import Credentials
 from firn_broker.access.mechanisms.tokens import TokenVerifier
 from firn_broker.access.quotas import Quotas
-from firn_broker.access_types import ResourceType
+from firn_broker.access_types import ANONYMOUS, ResourceType
 from firn_broker.cluster.guarded_store import GuardedStore
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
@@ -221,6 +221,9 @@ class Broker:
     def entrance(self, name: str, listener: Listener) -> Entrance:
         """Return what the connections of a listener have in common. Raises InvalidSpecError."""
         way = admission(listener, self._proofs, self.settings.connections.session_seconds)
+        open_to_all = not way.required and not listener.bind.startswith(("127.", "localhost:", "[::1]:"))
+        if open_to_all and not self.authorizer.open and ANONYMOUS in self.settings.authorization.super_users:
+            log.warning("clients that do not authenticate have all rights at a listener", bind=listener.bind)
         beside = listener.tls is None and any(each.tls is not None for each in self.settings.named_listeners().values())
         return Entrance(name, way, self._note_unencrypted if beside else None, self.audit.failed)
 

@@ -235,8 +235,10 @@ class Listener(Settings):
     def _possible(self) -> Self:
         if "Plain" in self.authentication and self.tls is None:
             raise ValueError("authentication: Plain sends passwords in clear text; set tls, or remove Plain")
-        if "Certificate" in self.authentication and (self.tls is None or not self.tls.client_ca_file):
-            raise ValueError("authentication: Certificate needs tls.clientCaFile")
+        if "OAuth" in self.authentication and self.tls is None:
+            raise ValueError("authentication: OAuth sends tokens in clear text; set tls, or remove OAuth")
+        if ("Certificate" in self.authentication) != bool(self.tls is not None and self.tls.client_ca_file):
+            raise ValueError("set both tls.clientCaFile and Certificate in authentication, or neither of them")
         return self
 
 
@@ -253,6 +255,12 @@ class AuthorizationSettings(Settings):
     max_acls: int = Field(default=1_000_000, ge=0)
     """Largest number of ACLs of the cluster. The broker creates no more (POLICY_VIOLATION). Each takes some 120 bytes of
     memory in every broker."""
+
+    @model_validator(mode="after")
+    def _in_effect(self) -> Self:
+        if "type" not in self.model_fields_set and {"default", "super_users"} & self.model_fields_set:
+            raise ValueError("default and superUsers have an effect only with type: Acl; set it, or remove them")
+        return self
 
 
 class InternalSettings(Settings):

@@ -23,7 +23,7 @@ EVENTS = 1_000
 EVENTS_OF_SOURCE = 20
 """Different events of one principal or address that have lines of their own. Others would lose theirs."""
 CHANGES = 200
-"""Lines about changes within a period of `REPEAT_SECONDS`."""
+"""Lines about changes of one principal within a period of `REPEAT_SECONDS`, so that no other principal hides its changes."""
 CHARACTERS = 255
 """Characters of a name in a line."""
 
@@ -92,7 +92,8 @@ class Audit:
         self._denials = _Events("access denied", clock)
         self._failures = _Events("authentication failed", clock)
         self._unencrypted = _Events("connection without encryption", clock)
-        self._changes = 0
+        self._changes: Counter[str] = Counter()
+        """Changes of each principal."""
         self._period = 0.0
         """When the counted changes began."""
 
@@ -125,9 +126,11 @@ class Audit:
         """Note an administrative change, by the name of the API that made it."""
         now = self._clock.monotonic()
         if now - self._period >= REPEAT_SECONDS:
-            self._period, self._changes = now, 0
-        self._changes += 1
-        if self._changes > CHANGES:
+            self._period = now
+            self._changes.clear()
+        # Only clients with a principal that may change something are counted, so these are few.
+        self._changes[caller.principal] += 1
+        if self._changes[caller.principal] > CHANGES:
             metrics.AUDIT_OMITTED.inc()
             return
         log.info(

@@ -5,9 +5,11 @@ authenticated, the broker answers no other request but ApiVersions. A client may
 same principal. It has to do so before its session ends. Unlike in Kafka, a session also ends when its SCRAM credential is
 deleted or replaced: a password that leaked must not work until its clients disconnect."""
 
+import ssl
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from firn_broker.access.mechanisms.exchange import AuthenticationError, Exchange, Step
 from firn_broker.access.principals import PrincipalRules, Subject
@@ -53,9 +55,9 @@ OPEN = Admission()
 class Session:
     """The identity of the client of one connection."""
 
-    def __init__(self, admission: Admission, subject: Subject | None = None) -> None:
-        """Begin with the subject of the client's certificate, if it has one that the broker trusts. Raises AuthenticationError if no
-        rule of the listener gives it a principal."""
+    def __init__(self, admission: Admission, subject: Subject | None = None, ends: float | None = None) -> None:
+        """Begin with the subject of the client's certificate, if it has one that the broker trusts, and the time when it ends
+        the session. Raises AuthenticationError if no rule of the listener gives it a principal."""
         certified = None
         if subject is not None and admission.certificates is not None:
             certified = admission.certificates.principal(subject)
@@ -67,13 +69,15 @@ class Session:
         self._seen: int | None = None
         """`Stored.version` when the credential was last found."""
         self._begun = not admission.required or certified is not None
-        self._ends: float | None = None
+        self._ends = ends if certified is not None else None
         self._mechanism = ""
         self._used = ""
         """The mechanism of the last exchange that succeeded."""
         self._exchange: Exchange | None = None
         self.rejected = False
         """True if the broker has rejected the client already, and the exchange ends with the client's next message."""
+        self._failed = False
+        """True after a failed exchange. The client gets no other chance, and loses its earlier session."""
 
     @property
     def authenticated(self) -> bool:
@@ -82,6 +86,8 @@ class Session:
 
     def refusal(self, now: float) -> str | None:
         """Return why a request other than those that authenticate is refused at time ``now``; None if it is not."""
+        if self._failed:
+            return "the client has failed to authenticate on this connection"
         if not self._begun:
             return "the client has to authenticate first: configure SASL or a client certificate"
         if self._ends is not None and now >= self._ends:
@@ -107,7 +113,7 @@ class Session:
         Raises AuthenticationError if an exchange is running, or if the listener has no mechanism."""
         if not self._admission.mechanisms:
             raise AuthenticationError("This listener has no SASL mechanism", "no mechanism")
-        if self._exchange is not None:
+        if self._exchange is not None or self._failed:
             raise AuthenticationError("Unexpected SaslHandshake request", "handshake during an exchange")
         begin = self._admission.mechanisms.get(mechanism)
         if begin is None or (self._used and self._used != mechanism):
@@ -126,12 +132,14 @@ class Session:
             step = await exchange.step(data)
         except AuthenticationError:
             self._exchange = None
+            self._failed = True
             raise
         if step.principal is None:
             self.rejected = step.rejected is not None
             return step
         self._exchange = None
         if self._used and step.principal != self.principal:
+            self._failed = True
             raise AuthenticationError(
                 "Cannot change principals during re-authentication", f"was {self.principal}, is {step.principal}"
             )
@@ -156,3 +164,14 @@ class Session:
     def mechanism(self) -> str:
         """Return the mechanism that the client has chosen; empty before."""
         return self._mechanism
+
+
+def identified(admission: Admission, certificate: Mapping[str, Any] | None, now: float) -> Session:
+    """Begin the session of a client with the certificate that TLS has verified (``ssl.SSLSocket.getpeercert``).
+
+    ``now`` is the time of the event loop in seconds. The session ends with the certificate, or at the limit of the listener.
+    Raises AuthenticationError if no rule of the listener gives the certificate a principal."""
+    if not certificate:
+        return Session(admission)
+    left = ssl.cert_time_to_seconds(certificate["notAfter"]) - time.time()
+    return Session(admission, certificate["subject"], now + min(left, admission.session_seconds or left))

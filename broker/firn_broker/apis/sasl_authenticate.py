@@ -42,6 +42,8 @@ async def handle(broker: Broker, request: SaslAuthenticateRequest, call: Call) -
     if step.rejected is not None:
         _note(broker, call, step.rejected)
     if step.principal is not None:
+        # The last request was one of the earlier principal, if the client had a certificate before.
+        call.client.forget()
         metrics.AUTHENTICATIONS.labels(session.mechanism, "succeeded").inc()
     return {
         "error_code": ErrorCode.none, "error_message": None, "auth_bytes": step.answer,

@@ -73,3 +73,34 @@ class Places:
             if not self._addresses[place.address]:
                 del self._addresses[place.address]
             metrics.UNAUTHENTICATED.set(len(self._places))
+
+
+class Entry:
+    """The place of a connection, until its client has authenticated or the connection has ended."""
+
+    def __init__(self, places: Places, place: Place | None) -> None:
+        self._places = places
+        self._place = place
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether the client has not authenticated yet."""
+        return self._place is not None
+
+    def begin(self, address: str, now: float, close: Callable[[], object]) -> bool:
+        """Take a place, unless the connection has one. Return False if its address has too many."""
+        self._place = self._place or self._places.take(address, now)
+        if self._place is None:
+            return False
+        self._place.close = close
+        return True
+
+    def end(self) -> None:
+        """Give up the place. Does nothing without one."""
+        if self._place is not None:
+            self._place.leave()
+            self._place = None
+
+    def late(self, now: float, seconds: float) -> bool:
+        """Return whether the client should have authenticated within ``seconds``."""
+        return self._place is not None and now - self._place.begun > seconds

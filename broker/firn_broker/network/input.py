@@ -9,6 +9,8 @@ from firn_broker import metrics
 
 HANGUP = getattr(select, "POLLRDHUP", 0)
 """The event of a socket whose client sends no more; 0 if the system does not have it."""
+CLOSE_SECONDS = 5.0
+"""Seconds for which a closing connection may send its last answer."""
 QUOTA = "quota"
 """The reason of a muted connection."""
 
@@ -24,6 +26,8 @@ class Input:
         self._paused_at = 0.0
         self._unmuting: asyncio.TimerHandle | None = None
         self._lost = False
+        self._close_by = 0.0
+        """When a closing connection is aborted; 0 if it is not closing."""
 
     def connect(self, transport: Any) -> None:
         """Begin with a transport that is read."""
@@ -85,10 +89,16 @@ class Input:
             metrics.MUTED.dec()
             self.resume(QUOTA)
 
-    def left(self) -> bool:
-        """Close a muted connection that its client has closed, and return whether it is closed.
+    def ended(self, now: float) -> bool:
+        """Return whether the connection is closing, or was closed by its client while it is muted. Abort it then.
 
-        The event loop notices the end of a connection only while it reads."""
+        A closing connection first gets `CLOSE_SECONDS`, in which its client can read the last answer. The event loop notices
+        the end of a connection only while it reads."""
+        if self._transport.is_closing():
+            self._close_by = self._close_by or now + CLOSE_SECONDS
+            if now >= self._close_by:
+                self._transport.abort()
+            return True
         if self._unmuting is None or not HANGUP:
             return False
         connected = self._transport.get_extra_info("socket")

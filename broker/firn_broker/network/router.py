@@ -24,7 +24,7 @@ from firn_broker.wire.headers import RequestHeader
 log = structlog.get_logger()
 
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
-_BEFORE_AUTHENTICATION = frozenset({headers.API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
+BEFORE_AUTHENTICATION = frozenset({headers.API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
 """Keys of the APIs that a client may use before it has authenticated. No quota counts them, because they have no user."""
 PERCENT = 100
 """Units of `Quota.REQUEST_TIME` in a second of the event loop."""
@@ -213,6 +213,9 @@ class Router:
     async def handle(self, header: RequestHeader, frame: memoryview, client: Client) -> Buffers | None:
         """Answer with header and body; None if the client waits for no answer. Raises MalformedError: the connection
         has to be closed."""
+        if client.closing:
+            # The client sent this before it knew that its connection ends.
+            return None
         client.id = header.client or ""
         route = self._routes.get(header.api)
         if route is None:
@@ -222,12 +225,12 @@ class Router:
             raise MalformedError(f"{route.name} version {header.version} is not served here")
         call = Call(header, frame, client)
         started = asyncio.get_running_loop().time()
-        if header.api not in _BEFORE_AUTHENTICATION and (refusal := client.session.refusal(started)) is not None:
+        if header.api not in BEFORE_AUTHENTICATION and (refusal := client.session.refusal(started)) is not None:
             raise MalformedError(f"{route.name} is refused: {refusal}")
         quotas = self._quotas
         timed = (
             quotas.active
-            and header.api not in _BEFORE_AUTHENTICATION
+            and header.api not in BEFORE_AUTHENTICATION
             and quotas.limits(Quota.REQUEST_TIME, client.principal, call.client_id)
         )
         try:

@@ -27,12 +27,12 @@ from firn.records.cursor import MalformedError
 from firn.records.message_reader import REQUEST_LIMIT
 from firn_broker import metrics
 from firn_broker.access.mechanisms.exchange import AuthenticationError
-from firn_broker.access.session import OPEN, Admission, Session
+from firn_broker.access.session import OPEN, Admission, identified
 from firn_broker.log_types import MAIN
 from firn_broker.network.budget import SHARES, Budget, Counted, Share, release_answer
-from firn_broker.network.handshakes import Place, Places
+from firn_broker.network.handshakes import Entry, Place, Places
 from firn_broker.network.input import QUOTA, Input
-from firn_broker.network.router import Buffers, Client, Router
+from firn_broker.network.router import BEFORE_AUTHENTICATION, Buffers, Client, Router
 from firn_broker.network.tls import BACKLOG, TlsContext, TlsServer, bound_sockets
 from firn_broker.settings import ConnectionSettings
 from firn_broker.storage.memory import uncleared
@@ -61,6 +61,8 @@ RATE_SECONDS = 2.0
 """Seconds after which the rate of an arriving request is checked."""
 CHECK_SECONDS = 1.0
 """The longest interval between two checks of the connections' timeouts."""
+CHARACTERS = 255
+"""Characters of the id of a client in a line of the log."""
 
 
 _Work = asyncio.Future[Buffers | None]
@@ -101,8 +103,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self._router = router
         self._entrance = entrance
-        self._place = place
-        """The place of the connection until its client has authenticated."""
+        self._entry = Entry(server.places, place)
         self._budget = budget
         self._settings = settings
         self._server = server
@@ -152,42 +153,33 @@ class Connection(asyncio.BufferedProtocol):
             budget=self._budget,
             mute=self._mute,
         )
-        if not self._identify() or not self._server.admit(self) or not self._take_place():
+        if not self._identify() or not self._server.admit(self):
             self._lost = True
             transport.abort()
             return
         # The next answer is written when this one is sent, because unsent answers keep blocks of the log in memory.
         transport.set_write_buffer_limits(high=SMALL, low=0)
+        if transport.get_extra_info("ssl_object") is not None:
+            # TLS buffers what arrives while the connection is not read, outside the budget.
+            transport.set_read_buffer_limits(high=SMALL)
         if (connected := transport.get_extra_info("socket")) is not None:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._writer = asyncio.create_task(self._write())
         self._writer.add_done_callback(self._ended)
 
     def _identify(self) -> bool:
-        """Begin the session. Return False if the client has a certificate without a principal."""
+        """Begin the session. Return False if the client has a certificate without a principal, or its address has too many
+        connections whose clients have not authenticated."""
         certificate = self._transport.get_extra_info("peercert")
         try:
-            self.client.session = Session(self._entrance.admission, certificate["subject"] if certificate else None)
+            self.client.session = identified(self._entrance.admission, certificate, self._active)
         except AuthenticationError as error:
             self._entrance.rejected(self.client.address, "certificate", error.reason)
             return False
-        return True
-
-    def _take_place(self) -> bool:
-        """Take a place until the client has authenticated. Return False if its address has too many."""
         if self.client.session.authenticated:
-            self._leave_place()
+            self._entry.end()
             return True
-        self._place = self._place or self._server.places.take(self.client.address, self._active)
-        if self._place is None:
-            return False
-        self._place.close = self._transport.abort
-        return True
-
-    def _leave_place(self) -> None:
-        if self._place is not None:
-            self._place.leave()
-            self._place = None
+        return self._entry.begin(self.client.address, self._active, self._transport.abort)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the unfilled part of the buffer."""
@@ -212,19 +204,26 @@ class Connection(asyncio.BufferedProtocol):
             return
         # Checked before the rest arrives, so that bytes that are not Kafka's protocol end the connection at once.
         size = int.from_bytes(self._prefix[:SIZE], "big", signed=True)
-        limit = self._settings.max_request_bytes if self._place is None else self._settings.unauthenticated_bytes
+        limit = self._settings.max_request_bytes if not self._entry.waiting else self._settings.unauthenticated_bytes
         if not 8 <= size <= limit:
-            setting = "maxRequestBytes" if self._place is None else "unauthenticatedBytes"
+            setting = "maxRequestBytes" if not self._entry.waiting else "unauthenticatedBytes"
             self._refuse("size", f"a request has {size} bytes; it must have 8 to {limit} (connections.{setting})")
         elif self._filled == PREFIX:
+            if self._entry.waiting and self._prefix[SIZE + 1] not in BEFORE_AUTHENTICATION:
+                self._refuse(
+                    "malformed", "the client has to authenticate first: configure SASL or a client certificate"
+                )
+                return
             produces = self._prefix[SIZE] == 0 and self._prefix[SIZE + 1] == PRODUCE
             if size > REQUEST_LIMIT and not produces:
                 self._refuse(
                     "size", f"a request has {size} bytes; requests other than Produce may have at most {REQUEST_LIMIT}"
                 )
                 return
-            # Small requests behind another one count too: a long poll could hold many of them for minutes.
-            self._begin(size, counts=produces or size >= UNCOUNTED or self._requests > 0)
+            # Small requests behind another one count too: a long poll could hold many of them for minutes. Before authentication,
+            # the number of places bounds the memory, so that no such client takes that of producers.
+            counts = produces or size >= UNCOUNTED or self._requests > 0
+            self._begin(size, counts=counts and not self._entry.waiting)
 
     def eof_received(self) -> bool | None:
         """Abort: no Kafka client closes only one direction."""
@@ -235,7 +234,6 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the memory of the connection and its arriving request, and its place in line."""
         self._lost = True
-        self._leave_place()
         self._input.close()
         self.client.close()
         self._budget.cancel(self._granted)
@@ -293,7 +291,16 @@ class Connection(asyncio.BufferedProtocol):
             if self._reading is not None:
                 self._reading.cancel()
             return
-        if self._transport.is_closing() or self._not_authenticated(now) or self._input.left():
+        if self._input.ended(now):
+            return
+        if self.client.session.revoked:
+            # A waiting fetch must end too, and it may wait for minutes.
+            self._refuse("credential", "the password of the client was changed or deleted")
+            return
+        if self._entry.late(now, settings.authentication_seconds):
+            metrics.REFUSED_HANDSHAKES.labels("slow").inc()
+            limit = f"{settings.authentication_seconds} s (connections.authenticationSeconds)"
+            self._refuse("slow", f"the client did not authenticate within {limit}")
             return
         if self._entrance.unencrypted is not None and not self._reported and self.client.id:
             self._reported = True
@@ -310,20 +317,6 @@ class Connection(asyncio.BufferedProtocol):
         elif now - self._active > settings.idle_seconds and not self._input.muted:
             log.info("connection closed", peer=self.client.peer, client=self.client.id, reason="idle")
             self._transport.abort()
-
-    def _not_authenticated(self, now: float) -> bool:
-        """Close the connection if its client is late to authenticate, or may not go on; return whether it is closed."""
-        if self.client.session.revoked:
-            # A waiting fetch must end too, and it may wait for minutes.
-            self._refuse("credential", "the password of the client was changed or deleted")
-            return True
-        seconds = self._settings.authentication_seconds
-        if self._place is None or now - self._place.begun <= seconds:
-            return False
-        metrics.REFUSED_HANDSHAKES.labels("slow").inc()
-        limit = f"{seconds} s (connections.authenticationSeconds)"
-        self._refuse("slow", f"the client did not authenticate within {limit}")
-        return True
 
     def _too_slow(self, seconds: float) -> bool:
         """Close the connection if its request has been arriving too long; return whether it is closed."""
@@ -357,7 +350,8 @@ class Connection(asyncio.BufferedProtocol):
         metrics.BYTES_IN.inc(size + 4)
         self._requests += 1
         self._bytes += size
-        if self._requests >= self._settings.read_ahead_requests or self._bytes >= self._settings.read_ahead_bytes:
+        most = self._settings.read_ahead_requests if not self._entry.waiting else 1
+        if self._requests >= most or self._bytes >= self._settings.read_ahead_bytes:
             self._input.pause("read ahead")
         produce = frame[0] == 0 and frame[1] == PRODUCE
         earlier = [task for task in self._running if not task.done()]
@@ -463,19 +457,21 @@ class Connection(asyncio.BufferedProtocol):
         self._sending = buffers.share if isinstance(buffers, Counted) else None
         self._unsent, self._moved = size, self._active
         if self.client.closing:
-            # close() sends the answer first. A client that does not read it is closed like any other.
+            # close() sends the answer first.
             self._input.pause("closing")
             _close(self._transport)
-        elif self._place is not None and self.client.session.authenticated:
-            self._leave_place()
+        elif self._entry.waiting and self.client.session.authenticated:
+            self._entry.end()
 
     def _refuse(self, reason: str, message: str) -> None:
         metrics.MALFORMED.labels(reason).inc()
-        log.warning("connection closed", peer=self.client.peer, client=self.client.id, reason=message)
+        log.warning("connection closed", peer=self.client.peer, client=self.client.id[:CHARACTERS], reason=message)
         self._transport.abort()
 
     def _ended(self, _: object = None) -> None:
         if self._lost and (self._writer is None or self._writer.done()):
+            # A check of a password may go on after its client has left, and counts until then.
+            self._entry.end()
             self._server.forget(self)
 
     def stop(self) -> None:
@@ -563,11 +559,14 @@ class Server:
     def _check_connections(self) -> None:
         """Check all timeouts with one timer, which costs less than a timer for each request."""
         loop = asyncio.get_running_loop()
-        now = loop.time()
-        for connection in list(self._connections):
-            connection.check_timeouts(now)
-        for context in self._contexts:
-            context.refresh()
+        checks: list[Callable[[], None]] = [context.refresh for context in self._contexts]
+        checks += [partial(connection.check_timeouts, loop.time()) for connection in self._connections]
+        for check in checks:
+            try:
+                check()
+            except Exception:
+                # One connection or listener must not end the checks of the others.
+                log.exception("a check failed")
         self._checking = loop.call_later(self._check_seconds, self._check_connections)
 
     def admit(self, connection: Connection) -> bool:

@@ -48,12 +48,13 @@ class TlsContext:
         signature = self._signed()
         if signature == self._signature:
             return
+        # A file that is wrong is tried again only after another change, and the log has one line about it.
+        self._signature = signature
         try:
             self.context = self._load()
         except InvalidSpecError as error:
             log.warning("the new certificate is not used", listener=self._name, error=str(error))
             return
-        self._signature = signature
         log.info("the certificate has changed", listener=self._name)
 
     def _signed(self) -> list[tuple[int, ...]]:
@@ -76,7 +77,7 @@ class TlsContext:
                 context.load_verify_locations(settings.client_ca_file)
             with open(settings.cert_file, "rb") as file:
                 leaf = x509.load_pem_x509_certificate(file.read())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, x509.InvalidVersion) as error:
             raise InvalidSpecError(
                 f"configuration of the broker: listener {self._name}: cannot load the certificate of tls: {error}."
                 f" Check the files {', '.join(self._files())}"
@@ -149,7 +150,12 @@ class TlsServer:
                 log.warning("cannot accept a connection", error=str(error))
                 await asyncio.sleep(ACCEPT_SECONDS)
                 continue
-            self._begin(connected, str(peer[0]))
+            try:
+                self._begin(connected, str(peer[0]))
+            except Exception:
+                # One connection must not end the listener.
+                connected.close()
+                log.exception("cannot begin a TLS handshake", peer=str(peer[0]))
 
     def _begin(self, connected: socket.socket, address: str) -> None:
         now = asyncio.get_running_loop().time()

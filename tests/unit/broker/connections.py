@@ -23,6 +23,10 @@ class Router:
         self.gates: dict[int, asyncio.Event] = {}
         self.stalls = 0
         self.cut: list[int] = []
+        self.answer = b""
+        """The bytes of an answer behind its correlation id."""
+        self.closes = False
+        """True if a connection is closed after an answer."""
 
     def reads(self, key: int) -> bool:
         return key == TOLD
@@ -40,7 +44,8 @@ class Router:
             except asyncio.CancelledError:
                 self.cut.append(header.correlation)
                 raise
-        return [header.correlation.to_bytes(4, "big")]
+        client.closing = self.closes
+        return [header.correlation.to_bytes(4, "big"), self.answer]
 
     def hold(self, *numbers: int) -> None:
         self.gates.update({number: asyncio.Event() for number in numbers})

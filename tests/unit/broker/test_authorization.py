@@ -241,6 +241,8 @@ async def filled(shared: Shared | None = None, **settings: Any) -> AsyncIterator
 
 
 async def ask(asked: Asked, name: str, version: int | None = None, **more: Any) -> Any:
+    # A request of SASL that fails closes its connection, and each request here is one of a new connection.
+    asked.client.closing = False
     api = next(api for api in api_table.APIS if api.name == name)
     highest = min(api.versions[1], TABLE[name].versions[1])
     return await asked.ask(api.key, highest if version is None else version, **{**COMMON, **TABLE[name].fields, **more})

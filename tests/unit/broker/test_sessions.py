@@ -82,6 +82,18 @@ async def test_a_failed_exchange_leaves_the_client_without_a_principal() -> None
     assert session.refusal(0) is not None
 
 
+async def test_a_client_that_failed_has_no_other_chance_on_its_connection() -> None:
+    session, clock = Session(admission()), Clock()
+    session.handshake("SCRAM")
+    await session.authenticate(b"", clock)
+    session.handshake("SCRAM")
+    with pytest.raises(AuthenticationError):
+        await session.authenticate(b"wrong", clock)
+    assert session.refusal(clock.now) is not None, "requests behind the failed one are not served"
+    with pytest.raises(AuthenticationError):
+        session.handshake("SCRAM")
+
+
 def test_a_listener_without_authentication_serves_anonymous_clients() -> None:
     session = Session(OPEN)
     assert session.refusal(1e9) is None

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from firn.model.errors import ExitCode, InvalidSpecError
@@ -159,3 +160,25 @@ def test_the_address_of_an_internal_listener_is_checked(
 )
 def test_an_embedded_broker_has_few_early_uploads(tmp_path: Path, environment: dict[str, str], uploads: int) -> None:
     assert settings.embedded(tmp_path, environment).writer.early_uploads == uploads
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"authorization": {"superUsers": ["User:admin"]}}, "only with type: Acl"),
+        ({"authorization": {"default": "Deny"}}, "only with type: Acl"),
+        ({"listener": {"authentication": ["Plain"]}}, "Plain sends passwords in clear text"),
+        ({"listener": {"authentication": ["OAuth"]}}, "OAuth sends tokens in clear text"),
+        ({"listener": {"authentication": ["Certificate"]}}, "set both tls.clientCaFile and Certificate"),
+        ({"listener": {"tls": {"certFile": "c", "keyFile": "k", "clientCaFile": "a"}}}, "set both tls.clientCaFile"),
+        (
+            {"listener": {"authentication": ["OAuth"], "tls": {"certFile": "c", "keyFile": "k"}}},
+            "set oauth to the issuer",
+        ),
+        ({"listeners": {"external": {}}}, "is not possible as a name"),
+    ],
+)
+def test_settings_that_only_look_safe_are_refused(changes: dict[str, Any], problem: str) -> None:
+    document = {"coordinator": {"type": "sqlite", "path": "p"}, "objects": {"type": "directory", "path": "p"}}
+    with pytest.raises(ValidationError, match=problem):
+        BrokerSettings.model_validate({**document, **changes})

@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY
 from firn.model.errors import InvalidSpecError
 from firn_broker.access.principals import PrincipalRules
 from firn_broker.access.session import Admission
+from firn_broker.network import input as reading
 from firn_broker.network.server import Entrance, Server
 from firn_broker.network.tls import TlsContext
 from firn_broker.settings import ConnectionSettings, TlsSettings
@@ -246,3 +247,46 @@ async def test_the_oldest_handshake_makes_room_when_all_places_are_taken(listene
         writer.write(request(OTHER, 1))
         assert await answers(reader, 1) == [1]
         writer.close()
+
+
+async def test_a_client_that_does_not_read_its_last_answer_is_closed(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "CLOSE_SECONDS", 0.1)
+    async with listener.serving():
+        reader, writer = await listener.connect()
+        # More than the buffers of both sockets: the answer stays in the broker's memory.
+        listener.router.answer = bytes(32 << 20)
+        listener.router.closes = True
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(request(OTHER, 1))
+        async with asyncio.timeout(30):
+            while listener.server._connections:
+                await asyncio.sleep(0.02)
+        writer.transport.abort()
+
+
+async def test_requests_before_authentication_are_refused_by_their_first_bytes(listener: Listener) -> None:
+    listener.asks_for_certificates()
+    async with listener.serving():
+        reader, writer = await listener.connect()
+        # Only the beginning of a Metadata request.
+        writer.write(request(OTHER, 1)[:10])
+        await closed(reader)
+        assert not listener.router.begun
+
+
+async def test_a_client_that_disconnects_keeps_its_place_until_its_request_ends(listener: Listener) -> None:
+    listener.asks_for_certificates()
+    listener.router.hold(1)
+    async with listener.serving():
+        _, writer = await listener.connect()
+        writer.write(request(18, 1))
+        await listener.router.until(1)
+        writer.transport.abort()
+        async with asyncio.timeout(30):
+            while not all(connection._lost for connection in listener.server._connections):
+                await asyncio.sleep(0.005)
+        await listener.places(1)
+        listener.router.gates[1].set()
+        await listener.places(0)

@@ -27,6 +27,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from pydantic import ValidationError
 
 from firn.model.errors import UnavailableError
+from firn_broker.access.mechanisms import jwks as key_sets
 from firn_broker.access.mechanisms.exchange import AuthenticationError, Step
 from firn_broker.access.mechanisms.jwks import PAUSE_SECONDS, KeySet, key_set, parsed
 from firn_broker.access.mechanisms.tokens import MOST_BYTES, MOST_LIFETIME, MOST_TOKEN, TokenExchange, TokenVerifier
@@ -299,6 +300,25 @@ async def test_a_new_key_is_used_at_once_and_a_removed_one_after_the_maximum_age
     assert (await exchange(issuer=issuer).step(message(signed(OTHER_KEY, kid="new")))).principal
     issuer.now += 1
     assert (await exchange(issuer=issuer).step(message(signed(OTHER_KEY, kid="new")))).rejected
+
+
+async def test_a_silent_issuer_delays_no_client_whose_key_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_sets, "REFRESH_SECONDS", 0.01)
+    silent, released = False, threading.Event()
+
+    def ask() -> bytes:
+        if silent:
+            released.wait(60)
+        return JWKS
+
+    now = 0.0
+    keys = KeySet(ask, 3600, name="test", clock=lambda: now)
+    assert await keys.find("rsa") is not None
+    silent, now = True, 4000.0
+    try:
+        assert await asyncio.wait_for(keys.find("rsa"), 30) is not None
+    finally:
+        released.set()
 
 
 async def test_unknown_key_ids_cause_few_requests() -> None:

@@ -24,7 +24,9 @@ log = structlog.get_logger()
 PAUSE_SECONDS = 10.0
 """Fewest seconds between two requests for keys. A client chooses the key id of its token, so it could cause a request with
 each one. A broker reads the keys of a file again after the same time."""
-ANSWER_SECONDS, MOST_ANSWER = 10.0, 1 << 20
+REFRESH_SECONDS = 1.0
+"""Seconds that a client with a known key waits for the reading of an old copy."""
+ANSWER_SECONDS, MOST_ANSWER = 5.0, 1 << 20
 """Most seconds and bytes of an answer."""
 MOST_KEYS = 100
 """Most keys of a set; the broker ignores further ones."""
@@ -70,8 +72,8 @@ class KeySet:
         if (old or kid not in self._keys) and (self._tried is None or now - self._tried >= PAUSE_SECONDS):
             self._running = self._running or asyncio.create_task(self._load())
         if self._running is not None and (old or kid not in self._keys):
-            # The other clients wait for the same answer.
-            await asyncio.shield(self._running)
+            # Clients whose key is in the copy do not wait long for an issuer that may not answer. All wait for one answer.
+            await asyncio.wait((self._running,), timeout=REFRESH_SECONDS if kid in self._keys else None)
         key = self._keys.get(kid)
         if key is None and self._failure:
             raise UnavailableError(
