@@ -10,8 +10,8 @@ REQUEST_SECONDS = Histogram(
 REQUEST_ERRORS = Counter("firn_broker_request_errors_total", "Requests that ended in an unexpected error", ["api"])
 MALFORMED = Counter(
     "firn_broker_malformed_total",
-    "Connections that the broker closed, by reason: size, malformed, slow (the request did not arrive), stuck (the client does not read)."
-    " With credential, the password of the client was changed or deleted",
+    "Connections that the broker closed, by reason: size, malformed, slow (the request did not arrive), stuck (the client does not read),"
+    " credential (its password changed)",
     ["reason"],
 )
 LOOP_STALL_SECONDS = Histogram(
@@ -48,7 +48,7 @@ REFUSED_HANDSHAKES = Counter(
 FAILED_HANDSHAKES = Counter("firn_broker_failed_tls_handshakes_total", "Connections that ended in their TLS handshake")
 AUTHENTICATIONS = Counter(
     "firn_broker_authentications_total",
-    "Ends of SASL exchanges, by mechanism and result: succeeded or failed",
+    "Completed SASL exchanges, by mechanism and result: succeeded or failed",
     ["mechanism", "result"],
 )
 CERTIFICATE_EXPIRY = Gauge(

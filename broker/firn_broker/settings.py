@@ -120,8 +120,8 @@ class ConnectionSettings(Settings):
     max_unauthenticated_per_address: int = Field(default=100, ge=1)
     """Largest number of such connections from one address. The broker closes further ones at once."""
     session_seconds: float = Field(default=0, ge=0)
-    """Seconds after which a client has to authenticate again (``connections.max.reauth.ms``, KIP-368). 0 sets no limit. A token
-    always sets one."""
+    """Seconds after which a client has to authenticate again (``connections.max.reauth.ms``, KIP-368). 0 sets no limit. A
+    session also ends when its token expires."""
     failure_seconds: float = Field(default=0.1, ge=0)
     """Seconds by which the broker delays the answer to a failed authentication
     (``connection.failed.authentication.delay.ms``)."""
@@ -229,7 +229,7 @@ class Listener(Settings):
     tls: TlsSettings | None = None
     """TLS of the listener. Default: not encrypted."""
     authentication: tuple[Authentication, ...] = ()
-    """How clients have to authenticate; one of these is enough. Default: they need not, and are ``User:ANONYMOUS``."""
+    """How clients have to authenticate; one of these is enough. Default: clients do not authenticate, and are ``User:ANONYMOUS``."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

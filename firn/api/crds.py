@@ -271,7 +271,7 @@ def topic_users() -> Manifest:
         _column(
             "Previous-Until",
             ".status.credentials.previousUntil",
-            "Time at which the credential before stops working.",
+            "Time at which the previous credential stops working.",
             wide=True,
         ),
         _MESSAGE,

@@ -578,6 +578,12 @@ class DisklessProfile(Profile):
         return self
 
     @model_validator(mode="after")
+    def _rights(self) -> Self:
+        if self.access is not None and (refused := sorted({"authorization", "oauth"} & self.config.keys())):
+            raise ValueError(f"config: with access, the operator sets {' and '.join(refused)}; use the keys of access")
+        return self
+
+    @model_validator(mode="after")
     def _flushes(self) -> Self:
         if durations.milliseconds(self.flush_interval) > 60_000:
             raise ValueError("flushInterval must be at most 60s, because producers wait for the upload")
@@ -808,7 +814,8 @@ class Users(Settings):
     """TopicUsers and TopicGrants."""
 
     enabled: bool = False
-    """Manage TopicUsers. The operator may then create and patch Secrets in the namespaces that it watches. It cannot read them."""
+    """Manage TopicUsers. The operator may then create and patch Secrets in the namespaces that it watches. An attacker with its token can
+    read them, because the API server answers a patch with the Secret. The operator asks for the metadata only."""
 
 
 class Config(Settings):

@@ -1,1 +1,1 @@
-"""Access control: who a client is, and what it may do."""
+"""Access control: the principal of a client, and its rights."""

@@ -182,7 +182,7 @@ class Authorizer:
     def forbids(
         self, client: Client, operation: Operation, type: ResourceType, name: str, *, audited: bool = True
     ) -> bool:
-        """Return whether the client may not do this. The audit log notes it, unless the client did not ask for that
+        """Return whether the ACLs deny the operation to the client. The audit log notes it, unless the client did not ask for that
         resource by its name (``audited``)."""
         if self.open:
             return False

@@ -109,5 +109,5 @@ def _check_texts(acl: Acl) -> None:
     texts = acl.principal + acl.host + acl.name
     if len(texts.encode()) > MOST_BYTES or "\0" in texts:
         raise _InvalidError(
-            f"Principal, host and resource name have at most {MOST_BYTES} bytes together, and none of them is 0"
+            f"Principal, host and resource name must have at most {MOST_BYTES} bytes together, and no zero byte"
         )

@@ -52,7 +52,7 @@ class Client:
     buffered: list[tuple["asyncio.Future[Any]", list[Any]]] = field(default_factory=list)
     """The future outcomes of produce requests, and their (topic, partition, batch)."""
     mute: Callable[[int], None] = _not_muted
-    """Stops the reading of requests for so many milliseconds (KIP-219)."""
+    """Stop reading requests of the connection for this number of milliseconds (KIP-219)."""
     on_close: Callable[[], None] | None = None
     """Called once when the connection ends."""
     closed: bool = False

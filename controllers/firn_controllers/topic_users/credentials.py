@@ -111,7 +111,7 @@ class Facts:
 
 
 def settled(credentials: Credentials, facts: Facts) -> Credentials:
-    """Return the credentials after everything that has happened by itself: a published Secret, an overlap that is over."""
+    """Return the credentials after changes that the status lacks: the operator wrote the Secret, or an overlap ended."""
     secret = facts.secret
     if credentials.next is not None and secret is not None and secret.revision == credentials.next_revision:
         return published(credentials, facts, secret.uid)

@@ -160,7 +160,8 @@ class _Resolution:
                 refusal = Refusal(
                     f"group {pattern}",
                     "GroupNotAllowed",
-                    f"namespace {namespace} may not use consumer group {pattern}; choose a group that matches {allowed}, or add a pattern to"
+                    f"namespace {namespace} may not use consumer group {pattern}; its patterns are: {allowed}; choose a group that"
+                    f" matches a pattern, or add a pattern to"
                     f" profiles.{self.entry.profile}.users.groups in the operator's configuration",
                     "Consume",
                 )

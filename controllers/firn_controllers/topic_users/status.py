@@ -77,7 +77,7 @@ def blocked_status(entry: UserEntry, problem: FirnError, now: datetime) -> Manif
     blocked = Verdict(
         "True",
         _reason(problem),
-        f"the rights and credentials of the user cannot be removed: {steady(str(problem))}; to leave them in Kafka instead: {command}",
+        f"the operator cannot remove the rights and credentials of the user: {steady(str(problem))}; to leave them in Kafka instead: {command}",
     )
     verdicts = {
         ConditionType.READY: Verdict("False", Reason.DELETING, "the user is being deleted"),
@@ -122,7 +122,7 @@ def _credentials(findings: UserFindings, held: Credentials) -> Verdict:
         return Verdict(
             "True",
             Reason.ISSUED,
-            f"Secret {held.secret} has the password of principal {held.current}; the credential before works until"
+            f"Secret {held.secret} has the password of principal {held.current}; the previous credential works until"
             f" {timestamp(held.previous_until)}",
         )
     return Verdict("True", Reason.ISSUED, f"Secret {held.secret} has the password of principal {held.current}")
@@ -131,7 +131,9 @@ def _credentials(findings: UserFindings, held: Credentials) -> Verdict:
 def _grants(findings: UserFindings) -> Verdict:
     problem, resolved = findings.grant_problem, findings.resolved
     if problem is not None:
-        return Verdict("False", _reason(problem), f"the ACLs cannot be changed: {steady(str(problem))}")
+        return Verdict(
+            "False", _reason(problem), f"the operator cannot change the ACLs of the user: {steady(str(problem))}"
+        )
     if resolved is None:
         return Verdict("Unknown", Reason.PENDING, "waiting for the ACLs of the user")
     if resolved.refused:
@@ -151,7 +153,9 @@ def _grants(findings: UserFindings) -> Verdict:
 def _quotas(findings: UserFindings) -> Verdict:
     problem = findings.quota_problem
     if problem is not None:
-        return Verdict("False", _reason(problem), f"the quotas cannot be changed: {steady(str(problem))}")
+        return Verdict(
+            "False", _reason(problem), f"the operator cannot change the quotas of the user: {steady(str(problem))}"
+        )
     return Verdict("True", Reason.APPLIED, "the brokers have the quotas of the spec")
 
 

@@ -55,7 +55,7 @@ class TopicGrantSpec(ApiModel):
 
 class TopicGrant(ApiModel):
     """The consent of a namespace that TopicUsers of other namespaces use its IcebergTopics. It gives a TopicUser only the roles that the
-    TopicUser also lists. Deletion of the TopicGrant ends them."""
+    TopicUser also lists. After the TopicGrant is deleted, the operator removes these roles."""
 
     rules: ClassVar[tuple[Rule, ...]] = (NAME_RULE,)
 

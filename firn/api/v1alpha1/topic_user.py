@@ -41,7 +41,7 @@ class Rotation(ApiModel):
     )
     overlap: Duration = Field(
         default="1d",
-        description="Time for which the credential before still works after a rotation, such as 1d. It must be shorter than every. Clients must"
+        description="Time for which the previous credential still works after a rotation, such as 1d. It must be shorter than every. Clients must"
         " read the Secret again within this time.",
     )
 
@@ -158,7 +158,7 @@ class TopicUserSpec(ApiModel):
     )
     quotas: Quotas = Field(
         default=Quotas(),
-        description="Quotas of the user. A quota that is unset is that of the brokers. During an overlap, each of both credentials has half.",
+        description="Quotas of the user. Unset quota: the default of the brokers applies. During an overlap, each of the two principals has half.",
     )
 
 
@@ -181,7 +181,8 @@ class CredentialStatus(ApiModel):
     issued: datetime | None = Field(default=None, description="Time from which the Secret has this credential.")
     expires: datetime | None = Field(default=None, description="Time of the next rotation.")
     previous_until: datetime | None = Field(
-        default=None, description="Time at which the credential before stops working. Absent: only one works."
+        default=None,
+        description="Time at which the previous credential stops working. Absent: only the current one works.",
     )
     next: Slot | None = Field(
         default=None, description="The principal for which the operator makes a credential now: a or b."
@@ -192,7 +193,7 @@ class CredentialStatus(ApiModel):
     request: str | None = Field(
         default=None,
         max_length=256,
-        description="Value of the annotation firn.dev/rotate that the operator has followed.",
+        description="Last value of the annotation firn.dev/rotate for which the operator has begun a rotation.",
     )
 
 

@@ -265,6 +265,11 @@ def test_only_diskless_brokers_get_their_secrets(tmp_path: Path) -> None:
         ),
         (lambda document: document["profiles"].update(waves=gen.diskless(image={"image": "mine:1"})), ""),
         (_diskless(config={"leaseSeconds": 3}), ""),
+        (_diskless(config={"authorization": {"type": "Acl"}}), ""),
+        (
+            _diskless(config={"authorization": {"type": "Acl"}}, access={"certificate": {"secret": "waves-tls"}}),
+            "profiles.waves: config: with access, the operator sets authorization; use the keys of access",
+        ),
         (_diskless(config={"internal": {}}), "profiles.waves.config: the operator sets internal for each broker"),
         (_diskless(directReads={}), ""),
         (_diskless(directReads={"url": "s3://b"}), "profiles.waves.directReads.url: Extra inputs"),

@@ -1,1 +1,1 @@
-"""SASL mechanisms: one exchange of messages each, and what they check clients with."""
+"""SASL mechanisms: the exchange of messages of each, and the public keys that verify tokens."""

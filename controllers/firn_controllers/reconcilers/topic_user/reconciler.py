@@ -46,7 +46,9 @@ class TopicUserReconciler:
         ports = self._context.ports.users
         problem = checks.problem(entry, self._context.config, self._rival(entry))
         if problem is None and ports is None:
-            problem = InvalidSpecError("this process has no users")
+            problem = InvalidSpecError(
+                "users are disabled in the operator's configuration; set users.enabled to true there"
+            )
         if problem is not None or ports is None:
             await self._write(entry, user_status(UserFindings(entry, now, problem=problem)))
             return self._context.resync()

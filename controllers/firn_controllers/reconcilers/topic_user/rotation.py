@@ -118,7 +118,7 @@ class Rotation:
             return replace(findings, credential_problem=error), []
         memory.secret, memory.looked = ClientSecret(uid, pending.revision), self._context.ports.clock.monotonic()
         memory.pending = None
-        text = f"Secret {found.secret} has a new credential, of {login.username}"
+        text = f"Secret {found.secret} has a new credential of principal User:{login.username}"
         return (
             replace(findings, credentials=credentials.published(found, facts, uid)),
             [Announcement("Normal", EventReason.CREDENTIAL_ISSUED, text)],

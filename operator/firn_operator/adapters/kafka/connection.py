@@ -35,7 +35,9 @@ class Reader:
         """Return the next ``size`` bytes."""
         taken = self._data[self._place : self._place + size]
         if size < 0 or len(taken) < size:
-            raise failure(KafkaError._BAD_MSG, "an answer ends early")
+            raise failure(
+                KafkaError._BAD_MSG, "the broker's answer ends early; check that the address is a Kafka listener"
+            )
         self._place += size
         return taken
 
@@ -189,7 +191,10 @@ class BrokerConnection:
         except OSError as error:
             raise _failed(error) from error
         if answer.int32() != self._number:
-            raise failure(KafkaError._BAD_MSG, "an answer belongs to another request")
+            raise failure(
+                KafkaError._BAD_MSG,
+                "the broker's answer belongs to another request; check that the address is a Kafka listener",
+            )
         if tagged:
             answer.skip_tags()
         return answer
