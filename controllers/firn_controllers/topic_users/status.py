@@ -27,7 +27,7 @@ class UserFindings:
     entry: UserEntry
     now: datetime
     problem: InvalidSpecError | None = None
-    """Why the spec is refused. Nothing else is known then."""
+    """Why the spec is refused. The credential is not known then, and ``resolved`` only if it gives no rights."""
     credentials: Credentials | None = None
     """None for a user without a password."""
     resolved: Resolved | None = None
@@ -44,8 +44,11 @@ def user_status(findings: UserFindings) -> Manifest:
         "conditions": rendered(_conditions(findings), entry.status, entry.generation, findings.now),
     }
     if findings.problem is not None:
-        kept = ("profile", "principals", "credentials", "topics", "grantsRefused", "refused")
-        return status | {key: entry.status[key] for key in kept if key in entry.status}
+        kept = ["profile", "principals", "credentials"]
+        if findings.resolved is None:
+            kept += ["topics", "grantsRefused", "refused"]
+        status |= {key: entry.status[key] for key in kept if key in entry.status}
+        return status | _grants_shown(findings.resolved)
     assert entry.resource is not None
     status["profile"] = entry.profile
     held = findings.credentials
@@ -53,20 +56,33 @@ def user_status(findings: UserFindings) -> Manifest:
     status["principals"] = [f"User:{principal(entry, slot)}" for slot in slots]
     if held is not None:
         status["credentials"] = rotation.written(held, entry.resource.spec.authentication)
-    resolved = findings.resolved
-    if resolved is not None:
-        status |= {"topics": resolved.topics, "grantsRefused": len(resolved.refused)}
-        if resolved.refused:
-            status["refused"] = [
-                {"topic": each.topic, "role": each.role, "why": each.why, "message": each.message}
-                for each in resolved.refused[:MOST_REFUSED]
-            ]
-    return status
+    return status | _grants_shown(findings.resolved)
 
 
-def paused_status(entry: UserEntry, now: datetime) -> Manifest:
-    """Compute the status while reconciliation is paused: unchanged, with the condition Paused."""
-    message = f"reconciliation is paused while annotation {names.PAUSE} is true, so rights and credentials stay; remove the annotation to continue"
+def _grants_shown(resolved: Resolved | None) -> Manifest:
+    """Return the fields of the status about the grants."""
+    if resolved is None:
+        return {}
+    shown: Manifest = {"topics": resolved.topics, "grantsRefused": len(resolved.refused)}
+    if resolved.refused:
+        shown["refused"] = [
+            {"topic": each.topic, "role": each.role, "why": each.why, "message": each.message}
+            for each in resolved.refused[:MOST_REFUSED]
+        ]
+    return shown
+
+
+def paused_status(entry: UserEntry, now: datetime, failure: FirnError | None = None) -> Manifest:
+    """Compute the status while reconciliation is paused: unchanged, with the condition Paused.
+
+    ``failure``: why the operator could not remove rights that are no longer granted.
+    """
+    message = (
+        f"reconciliation is paused while annotation {names.PAUSE} is true: the operator removes ACLs that are no longer granted, and changes"
+        " nothing else; remove the annotation to continue"
+    )
+    if failure is not None:
+        message += f"; the operator cannot change the ACLs of the user: {steady(str(failure))}"
     return paused_over(entry.status, entry.generation, message, now)
 
 
@@ -92,11 +108,14 @@ def _conditions(findings: UserFindings) -> dict[ConditionType, Verdict]:
     if findings.problem is not None:
         message = steady(str(findings.problem))
         refused = Verdict("False", _reason(findings.problem), message)
-        return {
+        stopped = {
             ConditionType.READY: refused,
             ConditionType.SPEC_VALID: refused,
             ConditionType.STALLED: Verdict("True", Reason.INVALID_SPEC, message),
         }
+        return (
+            stopped if findings.grant_problem is None else stopped | {ConditionType.GRANTS_APPLIED: _grants(findings)}
+        )
     verdicts = {
         ConditionType.SPEC_VALID: Verdict("True", Reason.VALID, "the spec is valid" + findings.entry.remarks),
         ConditionType.GRANTS_APPLIED: _grants(findings),

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from firn.model import names
-from firn.model.conditions import Reason
-from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
+from firn.model.errors import FirnError, InvalidSpecError
 from firn_controllers.cache.topic_users import UserEntry, user_entry
-from firn_controllers.cache.topics import Name, topic_claim
+from firn_controllers.cache.topics import Name
 from firn_controllers.conditions import announcements
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.ports import Manifest, PrincipalState, UserPorts
 from firn_controllers.queue import Lane, Outcome
 from firn_controllers.reconcilers.context import Context
+from firn_controllers.reconcilers.topic_user import revocation
 from firn_controllers.reconcilers.topic_user.rotation import Rotation, UserMemory, held
 from firn_controllers.topic_users import access, checks
 from firn_controllers.topic_users.access import PrincipalChange
@@ -37,23 +37,37 @@ class TopicUserReconciler:
         if entry is None:
             self._memory.pop(name, None)
             return Outcome()
-        now = self._context.ports.clock.now()
-        if entry.paused:
-            await self._write(entry, paused_status(entry, now))
-            return Outcome()
-        if entry.deleting:
+        if entry.deleting and not entry.paused:
             return await self._end(entry)
         ports = self._context.ports.users
-        problem = checks.problem(entry, self._context.config, self._rival(entry))
+        problem = checks.problem(entry, self._context.config, revocation.rival(self._context, entry))
         if problem is None and ports is None:
             problem = InvalidSpecError(
                 "users are disabled in the operator's configuration; set users.enabled to true there"
             )
-        if problem is not None or ports is None:
-            await self._write(entry, user_status(UserFindings(entry, now, problem=problem)))
-            return self._context.resync()
+        if problem is not None or ports is None or entry.paused:
+            return await self._hold(entry, problem)
         agreed = await self._agree_finalizers(entry)
         return await self._converge(agreed, ports) if agreed is not None else Outcome()
+
+    async def _hold(self, entry: UserEntry, problem: InvalidSpecError | None) -> Outcome:
+        """Remove rights that are no longer granted, and change nothing else, while the user is paused or refused."""
+        granted, failure = None, None
+        try:
+            granted = await revocation.limit(self._context, entry)
+        except FirnError as error:
+            failure = error
+        now = self._context.ports.clock.now()
+        if entry.paused:
+            status = paused_status(entry, now, failure)
+        else:
+            without = granted if granted is not None and not granted.rules else None
+            findings = UserFindings(entry, now, problem=problem, resolved=without, grant_problem=failure)
+            status = user_status(findings)
+        await self._write(entry, status)
+        if failure is not None:
+            return Outcome(failed=True)
+        return Outcome() if entry.paused else self._context.resync()
 
     async def _converge(self, entry: UserEntry, ports: UserPorts) -> Outcome:
         """Bring ACLs, quotas and credential of a user whose spec is valid closer to the spec."""
@@ -88,16 +102,16 @@ class TopicUserReconciler:
         entry = findings.entry
         for change in changes:
             try:
-                await apply_acls(ports, entry.profile, change)
+                await revocation.apply_acls(ports, entry.profile, change)
             except FirnError as error:
                 findings = replace(findings, grant_problem=error)
                 continue  # a credential goes after the ACLs
             try:
-                await apply_quotas(ports, entry.profile, change)
+                await revocation.apply_quotas(ports, entry.profile, change)
             except FirnError as error:
                 findings = replace(findings, quota_problem=error)
             try:
-                await apply_credential(ports, entry.profile, change)
+                await revocation.apply_credential(ports, entry.profile, change)
             except FirnError as error:
                 findings = replace(findings, credential_problem=error)
         return findings
@@ -108,17 +122,6 @@ class TopicUserReconciler:
             memory = self._memory[entry.name] = UserMemory(entry.uid)
         return memory
 
-    def _rival(self, entry: UserEntry) -> UserEntry | None:
-        """Return the oldest other user with the same principal in the same brokers, if it is older."""
-        if entry.service_account is None:
-            return None
-        others = (each for each in self._context.users.of_account(entry.service_account) if each.uid != entry.uid)
-        return next((each for each in others if each.age < entry.age and self._same_brokers(each, entry)), None)
-
-    def _same_brokers(self, one: UserEntry, other: UserEntry) -> bool:
-        config = self._context.config
-        return topic_claim(config, one.profile, "") == topic_claim(config, other.profile, "")
-
     # Deletion
 
     async def _end(self, entry: UserEntry) -> Outcome:
@@ -126,7 +129,7 @@ class TopicUserReconciler:
         if names.USER_FINALIZER not in entry.finalizers:
             return Outcome()
         try:
-            await self._revoke(entry)
+            await revocation.revoke(self._context, entry)
         except FirnError as error:
             if not entry.forced:
                 await self._write(entry, blocked_status(entry, error, self._context.ports.clock.now()))
@@ -138,24 +141,6 @@ class TopicUserReconciler:
             for each in self._context.users.of_account(entry.service_account):
                 self._context.wake_user(each.name, Lane.CHANGE)
         return Outcome()
-
-    async def _revoke(self, entry: UserEntry) -> None:
-        ports, profile = self._context.ports.users, entry.profile
-        shared = self._context.users.of_account(entry.service_account) if entry.service_account is not None else ()
-        if any(each.uid != entry.uid and self._same_brokers(each, entry) for each in shared):
-            return  # the principal is that of another user now
-        if ports is None:
-            raise NotReadyError("users are disabled in the operator's configuration; set users.enabled to true there")
-        if profile not in self._context.config.profiles:
-            raise NotReadyError(
-                f"profile {profile} is no longer in the operator's configuration; add it again",
-                reason=Reason.PROFILE_NOT_FOUND,
-            )
-        states = await ports.access.describe(profile, access.principals(entry))
-        for change in access.plan(states, (), frozenset(), {}, access.with_password(entry)):
-            await apply_acls(ports, profile, change)
-            await apply_quotas(ports, profile, change)
-            await apply_credential(ports, profile, change)
 
     # Kubernetes
 
@@ -202,21 +187,3 @@ def _changes(findings: UserFindings, states: Mapping[str, PrincipalState]) -> Se
     live = [access.principal(entry, slot) for slot in slots]
     quotas = access.quotas_of(entry.resource.spec.quotas, len(live))
     return access.plan(states, live, findings.resolved.rules, quotas, access.with_password(entry))
-
-
-async def apply_acls(ports: UserPorts, profile: str, change: PrincipalChange) -> None:
-    """Create and delete the ACLs of a principal."""
-    if change.add or change.remove:
-        await ports.access.change_acls(profile, change.user, change.add, change.remove)
-
-
-async def apply_quotas(ports: UserPorts, profile: str, change: PrincipalChange) -> None:
-    """Set and remove the quotas of a principal."""
-    if change.quotas:
-        await ports.access.change_quotas(profile, change.user, change.quotas)
-
-
-async def apply_credential(ports: UserPorts, profile: str, change: PrincipalChange) -> None:
-    """Remove the credential of a principal that is no longer live."""
-    if change.remove_credential:
-        await ports.access.remove_credential(profile, change.user)
