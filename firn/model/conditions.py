@@ -97,7 +97,8 @@ Add it to the values, or create the resource again with a profile from the messa
 Add it to the values, or create the resource again with a catalog from the message."""
     NOT_ALLOWED = "NotAllowed"
     """SpecValid: The configuration does not allow the profile, group, catalog or schema registry for this namespace, or a name or value. \
-Or the profile has no users. Or the configuration does not allow the adoption of an existing topic or table. Follow the message."""
+Or the profile has no users, or its brokers accept no login of the user. \
+Or the configuration does not allow the adoption of an existing topic or table. Follow the message."""
     DEFAULT_CHANGED = "DefaultChanged"
     """SpecValid: The data of a restored resource is under an earlier default profile or catalog. Create the resource again, and name it."""
     BAD_SCHEMA = "BadSchema"

@@ -3,13 +3,15 @@
 from fnmatch import fnmatchcase
 
 from firn.api.v1alpha1.topic_user import Authentication
-from firn.model import durations
+from firn.model import durations, names
 from firn.model.conditions import Reason
-from firn.model.config import Config, ProfileUsers
+from firn.model.config import Access, Config, DisklessProfile, ProfileUsers
 from firn.model.errors import InvalidSpecError
 from firn_controllers.cache.topic_users import UserEntry
 
 DEFAULT_OVERLAP = "1d"
+WHOLE_SUBJECT = "DEFAULT"
+"""The principal rule that makes the whole subject of a certificate the name of the client."""
 
 
 def default_secret(name: str) -> str:
@@ -18,7 +20,7 @@ def default_secret(name: str) -> str:
 
 
 def profile_users(entry: UserEntry, config: Config) -> ProfileUsers:
-    """Return what the configuration says about the users of the profile. Raises InvalidSpecError if the namespace may have none."""
+    """Return what the configuration says about the users of the profile. Raises InvalidSpecError if the user may not exist."""
     name, namespace = entry.profile, entry.name[0]
     profile = config.profiles.get(name)
     if profile is None:
@@ -42,7 +44,28 @@ def profile_users(entry: UserEntry, config: Config) -> ProfileUsers:
             f" to profiles.{name}.namespaces in the operator's configuration, or create this TopicUser again with another spec.profile",
             reason=Reason.NOT_ALLOWED,
         )
+    if isinstance(profile, DisklessProfile) and profile.access is not None:
+        _check_login(entry, profile.access)
     return users
+
+
+def _check_login(entry: UserEntry, access: Access) -> None:
+    """Raise InvalidSpecError if no client can log in to the brokers as the user."""
+    kind = entry.resource.spec.authentication.type if entry.resource is not None else None
+    place = f"profiles.{entry.profile}.access"
+    if kind is not None and kind not in access.authentication:
+        raise InvalidSpecError(
+            f"spec.authentication.type: the brokers of profile {entry.profile} do not accept {kind}; add {kind} to {place}.authentication in the"
+            f" operator's configuration, or create this TopicUser again with one of {', '.join(access.authentication)}",
+            reason=Reason.NOT_ALLOWED,
+        )
+    if kind == "Certificate" and set(access.principal_rules) <= {WHOLE_SUBJECT}:
+        raise InvalidSpecError(
+            f"spec.authentication.type: {place}.principalRules in the operator's configuration names a client by the whole subject of its"
+            f" certificate, and the name of this user is {names.user(*entry.name)}; set principalRules to RULE:^CN=([^,]+).*$/$1/ there, or create"
+            " this TopicUser again with another type",
+            reason=Reason.NOT_ALLOWED,
+        )
 
 
 def problem(entry: UserEntry, config: Config, rival: UserEntry | None = None) -> InvalidSpecError | None:

@@ -136,6 +136,37 @@ def test_a_topic_user_of_a_profile_with_access_is_followed() -> None:
     assert "diskless brokers with access" in str(refused)
 
 
+RULES = ["RULE:^CN=([^,]+).*$/$1/"]
+
+
+@pytest.mark.parametrize(
+    ("given", "authentication", "text"),
+    [
+        ({"authentication": ["OAuth"]}, {}, "add ScramSha512 to profiles.waves.access.authentication"),
+        (
+            {"authentication": ["OAuth"], "principalRules": RULES},
+            {"type": "Certificate"},
+            "add Certificate to profiles.waves.access.authentication",
+        ),
+        ({}, {"type": "Certificate"}, "set principalRules to RULE:"),
+        ({"principalRules": RULES}, {"type": "Certificate"}, None),
+        ({"authentication": ["OAuth"]}, {"type": "OAuth", "serviceAccount": "web"}, None),
+        ({"authentication": ["OAuth", "ScramSha512"]}, {}, None),
+    ],
+)
+def test_a_topic_user_that_cannot_log_in_is_refused(
+    given: dict[str, Any], authentication: dict[str, str], text: str | None
+) -> None:
+    profiles = {"classic": {}, "waves": gen.diskless(access=access(**given), users={})}
+    configured = gen.config(profiles=profiles, users={"enabled": True})
+    refused = checks.problem(user_entry(gen.user(profile="waves", authentication=authentication)), configured)
+    if text is None:
+        assert refused is None
+    else:
+        assert refused is not None
+        assert (refused.reason, text in str(refused)) == ("NotAllowed", True)
+
+
 def test_the_operator_and_the_drivers_need_tokens() -> None:
     with pytest.raises(ValidationError, match="authentication needs OAuth"):
         config(access(authentication=["ScramSha512"]))
