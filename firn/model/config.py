@@ -579,8 +579,11 @@ class DisklessProfile(Profile):
 
     @model_validator(mode="after")
     def _rights(self) -> Self:
-        if self.access is not None and (refused := sorted({"authorization", "oauth"} & self.config.keys())):
-            raise ValueError(f"config: with access, the operator sets {' and '.join(refused)}; use the keys of access")
+        rights = self.config.get("authorization") or {}
+        refused = [f"authorization.{key}" for key in ("default", "superUsers", "type") if key in rights]
+        refused += ["oauth"] if "oauth" in self.config else []
+        if self.access is not None and refused:
+            raise ValueError(f"config: with access, the operator sets {', '.join(refused)}; use the keys of access")
         return self
 
     @model_validator(mode="after")

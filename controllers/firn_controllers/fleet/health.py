@@ -37,7 +37,13 @@ def fleet_health(
     """
     what = f"profile {profile}"
     if isinstance(admin, AccessDeniedError):
-        return FleetHealth(Reason.ACCESS_DENIED, f"{what}: {admin}")
+        tokens = fleet is not None and getattr(fleet.profile, "access", None) is not None
+        hint = (
+            "; the operator logs in with a token: check access.issuer and access.certificate of the profile"
+            if tokens
+            else ""
+        )
+        return FleetHealth(Reason.ACCESS_DENIED, f"{what}: {admin}{hint}")
     if fleet is None:
         if isinstance(admin, FleetState):
             return FleetHealth()

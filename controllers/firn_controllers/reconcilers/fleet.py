@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.errors import FirnError, InvalidSpecError, UnavailableError
+from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, UnavailableError
 from firn_controllers import children
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.fleet import builders, health, kinds, rollout
@@ -92,7 +92,7 @@ class FleetReconciler:
                 fleet, version, failure = await self._finalized(fleet, settled)
             # Only a roll-out waits for replicas, and a list of all partitions takes long.
             detailed = await self._ask(profile, replicas=True) if rolling and answers else admin
-            await self._apply(fleet, rollout.step(wanted, live, pods, _answer(detailed), fleet.replicas))
+            await self._apply(fleet, rollout.step(wanted, live, pods, _answer(detailed, fleet), fleet.replicas))
         except InvalidSpecError as error:
             # Nothing was applied, so running brokers stay as they are, and topics can be managed.
             fleet_health = health.fleet_health(profile, fleet, pods, admin, wrong=str(error))
@@ -236,5 +236,12 @@ class FleetReconciler:
         self._context.announce(Announcement("Warning", EventReason.SCALE_DOWN_REFUSED, text))
 
 
-def _answer(admin: FleetState | FirnError) -> FleetState | None:
-    return admin if isinstance(admin, FleetState) else None
+def _answer(admin: FleetState | FirnError, fleet: AnyFleet) -> FleetState | None:
+    """Return what the brokers answer; None if they do not."""
+    if isinstance(admin, FleetState):
+        return admin
+    if isinstance(admin, AccessDeniedError) and isinstance(fleet, DisklessFleet) and fleet.profile.access is not None:
+        # Brokers with a wrong issuer or certificate refuse the operator until the roll-out has replaced them. They hold no data, so
+        # pods that are ready are enough.
+        return FleetState(fleet.replicas, 0)
+    return None

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from firn.model import names
 from firn.model.config import Config
-from firn.model.errors import InvalidSpecError
+from firn.model.errors import AccessDeniedError, InvalidSpecError
 from firn.model.jobs import GroupSettings, KafkaConnection
 from firn_broker import settings as broker_settings
 from firn_controllers import children
@@ -21,7 +21,7 @@ from firn_controllers.fleet.diskless.layout import DisklessFleet
 from firn_controllers.ingestion_group import settings as group_settings
 from firn_controllers.ingestion_group import stateful_set as driver
 from firn_controllers.ingestion_group.layout import group_labels
-from firn_controllers.ports import Manifest
+from firn_controllers.ports import FleetState, Manifest
 from firn_controllers.topic_users import checks
 from firn_controllers.topic_users.client_files import client_connection
 from firn_operator.adapters.kube.workloads import Workloads
@@ -305,6 +305,26 @@ async def test_a_later_roll_does_not_move_the_clients_back() -> None:
     await stage.settle()
     assert connections(stage).bootstrap_servers == PLAIN
     assert names.SECURED not in stage.cluster.objects[PLACE]["metadata"]["annotations"]
+
+
+async def test_brokers_that_refuse_the_operator_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = World(config(access(issuer="https://wrong"), replicas=3))
+    stage.cluster.create(gen.topic(profile="waves"))
+    await stage.settle()
+
+    async def refuse(profile: str, *, replicas: bool = False) -> FleetState:
+        raise AccessDeniedError("the brokers do not accept the token")
+
+    monkeypatch.setattr(stage.topics, "fleet", refuse)
+    stage.start(config(access(), replicas=3))
+    wanted = children.template_hash(stateful_set.build(fleet(access(), replicas=3), 0))
+    for _ in range(40):
+        await stage.step()
+        stage.clock.advance(5.0)
+    brokers = [pod for name, pod in stage.cluster.pod_states.items() if name.startswith(NAME)]
+    assert {pod.template_hash for pod in brokers} == {wanted}
+    messages = [condition["message"] for condition in stage.cluster.topic("flights")["status"]["conditions"]]
+    assert any("check access.issuer" in message for message in messages)
 
 
 def test_the_bootstrap_service_leads_to_old_brokers_until_all_are_closed() -> None:

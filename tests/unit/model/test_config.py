@@ -268,7 +268,7 @@ def test_only_diskless_brokers_get_their_secrets(tmp_path: Path) -> None:
         (_diskless(config={"authorization": {"type": "Acl"}}), ""),
         (
             _diskless(config={"authorization": {"type": "Acl"}}, access={"certificate": {"secret": "waves-tls"}}),
-            "profiles.waves: config: with access, the operator sets authorization; use the keys of access",
+            "profiles.waves: config: with access, the operator sets authorization.type; use the keys of access",
         ),
         (_diskless(config={"internal": {}}), "profiles.waves.config: the operator sets internal for each broker"),
         (_diskless(directReads={}), ""),
