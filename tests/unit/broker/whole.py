@@ -72,6 +72,8 @@ class Asked:
         head = struct.pack(">hhi", api, version, 7) + struct.pack(">h", 4) + b"test"
         if headers.is_flexible(api, version):
             head += b"\0"
+        # A failed request of SASL closes its connection. Each request here may be the first of a new one.
+        self.client.closing = False
         frame = memoryview(bytearray(head + body))
         chunks = await self.broker.router.handle(headers.read(frame), frame, self.client)
         if chunks is None:
