@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from firn.kafka_clients import addresses
 from firn.model.errors import AccessDeniedError, FirnError
 from firn.model.jobs import KafkaConnection
-from firn.sasl.scram import Scram
+from firn.sasl import exchange
 from firn.sasl.tokens import GivenToken, TokenClient
 from firn_operator.adapters import secret_files
 
@@ -261,17 +261,13 @@ class BrokerConnection:
             raise failure(KafkaError._AUTHENTICATION, f"{KafkaError(code).str()}: {mechanism}")
         path = connection.sasl_password_path
         password = secret_files.read(path, self._purpose) if path else ""
+        token: GivenToken | TokenClient | None = None
+        if connection.sasl_token_path is not None:
+            token = GivenToken(secret_files.read(connection.sasl_token_path, self._purpose))
+        elif connection.sasl_tokens is not None:
+            token = self._tokens(name, password)
         try:
-            if connection.sasl_token_path is not None:
-                token = secret_files.read(connection.sasl_token_path, self._purpose)
-                self._token(GivenToken(token).first_message())
-            elif connection.sasl_tokens is not None:
-                self._token(self._tokens(name, password).first_message())
-            elif mechanism == "PLAIN":
-                self._token(f"\0{name}\0{password}".encode())
-            else:
-                client = Scram(mechanism, name, password)
-                client.check(self._token(client.final(self._token(client.first()))))
+            exchange.authenticate(self._say, mechanism, name, password, token)
         except (AccessDeniedError, ValueError) as error:
             raise failure(KafkaError._AUTHENTICATION, str(error)) from None
         except FirnError as error:
@@ -285,7 +281,7 @@ class BrokerConnection:
             endpoint.url, client, secret, endpoint.scope, tuple(sorted(endpoint.extensions.items())), authority
         )
 
-    def _token(self, data: bytes) -> bytes:
+    def _say(self, data: bytes) -> bytes:
         answer = self._call(_SASL_AUTHENTICATE, 0, struct.pack(">i", len(data)) + data)
         code, text = answer.int16(), answer.string()
         if code:

@@ -17,7 +17,7 @@ from firn.model.errors import AccessDeniedError, UnavailableError
 from firn.records.cursor import MalformedError
 from firn.records.message_reader import decode_answer
 from firn.records.message_writer import Fields, encode_request
-from firn.sasl.scram import Scram
+from firn.sasl import exchange
 from firn_spark.worker.fetched import Numbers
 from firn_spark.worker.fetching import answers
 from firn_spark.worker.fetching.access import Access
@@ -182,23 +182,15 @@ class Connection:
                 f"broker {self.name} offers {offered or 'no mechanism'}, and not {mechanism}; {CREDENTIALS_HINT}"
             )
         try:
-            if self._access.tokens is not None:
-                cause = self._token(self._access.tokens.first_message())
-                if cause:
-                    # The broker waits for an empty message before it ends the connection (RFC 7628, section 3.2.3).
-                    raise AccessDeniedError(f"the broker rejects the token: {cause.decode(errors='replace')[:200]}")
-            elif mechanism == "PLAIN":
-                self._token(f"\0{self._access.username}\0{self._access.password}".encode())
-            else:
-                client = Scram(mechanism, self._access.username, self._access.password)
-                client.check(self._token(client.final(self._token(client.first()))))
+            access = self._access
+            exchange.authenticate(self._say, mechanism, access.username, access.password, access.tokens)
         except (AccessDeniedError, ValueError) as error:
             if self._access.tokens is not None:
                 self._access.tokens.forget()
             # The driver reads the first of our errors in the text of a failed task.
             raise AccessDeniedError(f"broker {self.name}: {error}; {CREDENTIALS_HINT}") from None
 
-    def _token(self, data: bytes) -> bytes:
+    def _say(self, data: bytes) -> bytes:
         self.send(SASL_AUTHENTICATE, {"auth_bytes": data})
         authenticated, _ = self.receive(answers.Authentication)
         if authenticated.error_code is not ErrorCode.none:
