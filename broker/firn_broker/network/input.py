@@ -10,7 +10,7 @@ from firn_broker import metrics
 HANGUP = getattr(select, "POLLRDHUP", 0)
 """The event of a socket whose client sends no more; 0 if the system does not have it."""
 CLOSE_SECONDS = 5.0
-"""Seconds for which a closing connection may send its last answer."""
+"""Seconds for which a closing connection may send its last answer, and in which its client has to confirm the end of TLS."""
 QUOTA = "quota"
 """The reason of a muted connection."""
 

@@ -18,12 +18,11 @@ from cryptography import x509
 from firn.model.errors import InvalidSpecError
 from firn_broker import metrics
 from firn_broker.network.handshakes import Place, Places
+from firn_broker.network.input import CLOSE_SECONDS
 from firn_broker.settings import TlsSettings
 
 log = structlog.get_logger()
 
-CLOSE_SECONDS = 5.0
-"""Seconds within which a client has to confirm the end of TLS."""
 BACKLOG = 1024
 """Connections that may wait to be accepted."""
 ACCEPT_SECONDS = 0.1
@@ -40,6 +39,8 @@ class TlsContext:
         self._certificates_only = certificates_only
         """True if clients cannot authenticate in another way, so that a handshake without a certificate fails."""
         self._signature = self._signed()
+        self._problem = ""
+        """Why the changed files are not used; empty if they are."""
         self.context = self._load()
         """For new connections."""
 
@@ -48,13 +49,14 @@ class TlsContext:
         signature = self._signed()
         if signature == self._signature:
             return
-        # A file that is wrong is tried again only after another change, and the log has one line about it.
-        self._signature = signature
         try:
             self.context = self._load()
         except InvalidSpecError as error:
-            log.warning("the new certificate is not used", listener=self._name, error=str(error))
+            if str(error) != self._problem:
+                self._problem = str(error)
+                log.warning("the new certificate is not used", listener=self._name, error=self._problem)
             return
+        self._signature, self._problem = signature, ""
         log.info("the certificate has changed", listener=self._name)
 
     def _signed(self) -> list[tuple[int, ...]]:

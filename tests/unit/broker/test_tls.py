@@ -13,7 +13,6 @@ from prometheus_client import REGISTRY
 from firn.model.errors import InvalidSpecError
 from firn_broker.access.principals import PrincipalRules
 from firn_broker.access.session import Admission
-from firn_broker.network import input as reading
 from firn_broker.network.server import Entrance, Server
 from firn_broker.network.tls import TlsContext
 from firn_broker.settings import ConnectionSettings, TlsSettings
@@ -174,6 +173,24 @@ def test_a_certificate_without_its_key_keeps_the_old_one(listener: Listener) -> 
     assert context.context is not first
 
 
+def test_a_file_that_cannot_be_read_for_a_while_is_read_again(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = TlsContext("SECURE", listener.settings)
+    first = context.context
+    listener.authority.issue("broker", "127.0.0.1")
+    with monkeypatch.context() as broken:
+        broken.setattr(ssl.SSLContext, "load_cert_chain", _fail)
+        context.refresh()
+    assert context.context is first
+    context.refresh()
+    assert context.context is not first
+
+
+def _fail(*_: object) -> None:
+    raise OSError("too many open files")
+
+
 def test_a_missing_certificate_is_an_error_that_names_its_file(listener: Listener) -> None:
     listener.pair.certificate.unlink()
     with pytest.raises(InvalidSpecError, match=r"listener SECURE: cannot load .*broker\.crt"):
@@ -249,25 +266,9 @@ async def test_the_oldest_handshake_makes_room_when_all_places_are_taken(listene
         writer.close()
 
 
-async def test_a_client_that_does_not_read_its_last_answer_is_closed(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "CLOSE_SECONDS", 0.1)
-    async with listener.serving():
-        reader, writer = await listener.connect()
-        # More than the buffers of both sockets: the answer stays in the broker's memory.
-        listener.router.answer = bytes(32 << 20)
-        listener.router.closes = True
-        reader._transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(request(OTHER, 1))
-        async with asyncio.timeout(30):
-            while listener.server._connections:
-                await asyncio.sleep(0.02)
-        writer.transport.abort()
-
-
 async def test_requests_before_authentication_are_refused_by_their_first_bytes(listener: Listener) -> None:
     listener.asks_for_certificates()
+    listener.connections = ConnectionSettings(authentication_seconds=600)
     async with listener.serving():
         reader, writer = await listener.connect()
         # Only the beginning of a Metadata request.

@@ -5,6 +5,7 @@ Every change sends 50,000 frames, and `make test-long` a million."""
 import asyncio
 import os
 import struct
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -15,12 +16,12 @@ from firn_broker.access.admissions import Proofs, admission
 from firn_broker.access.mechanisms.scram import Credentials, credential
 from firn_broker.access_types import CredentialKey, ScramCredential
 from firn_broker.metadata_store.sqlite.database import Inline
-from firn_broker.network import router, server
+from firn_broker.network import router
 from firn_broker.network.server import Entrance, Server
 from firn_broker.settings import ConnectionSettings, Listener, TlsSettings
 from firn_broker.wire import headers
 from tests.fakes.virtual_time import run
-from tests.unit.broker.test_mutated_frames import HOSTILE, frame, send
+from tests.unit.broker.test_mutated_frames import HOSTILE, crashes_of_requests, frame, send
 from tests.unit.broker.whole import broker, create
 
 SEEDS = 1000 if os.environ.get("FIRN_LONG") else 50
@@ -75,24 +76,15 @@ def conversation(chance: Random) -> bytes:
     for texts in (FIRST, LAST)[: chance.randint(1, 2)]:
         text = chance.choice(texts)
         frames.append(message(36, chance.randint(0, 1), struct.pack(">i", len(text)) + text, chance))
-    chance.shuffle(frames) if chance.random() < 0.1 else None
+    if chance.random() < 0.1:
+        chance.shuffle(frames)
     return b"".join(frames)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_frames_before_authentication_reach_no_handler(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    crashes: list[str] = []
-
-    class Log:
-        def warning(self, event: str, **words: Any) -> None: ...
-
-        def info(self, event: str, **words: Any) -> None: ...
-
-        def exception(self, event: str, **words: Any) -> None:
-            crashes.append(f"{event}: {words}")
-
-    monkeypatch.setattr(server, "log", Log())
+    crashes = crashes_of_requests(monkeypatch)
 
     async def story() -> None:
         chance = Random(seed)
@@ -127,12 +119,4 @@ def _noted(route: router.Route, handled: list[str]) -> router.Route:
         assert route.handler is not None
         return await route.handler(request, call)
 
-    return router.Route(
-        route.key,
-        route.name,
-        route.versions,
-        route.request,
-        handler if route.handler is not None else None,
-        raw if route.raw is not None else None,
-        route.reads,
-    )
+    return replace(route, raw=route.raw and raw, handler=route.handler and handler)

@@ -81,20 +81,18 @@ def _collect(answer: Reader, found: Mapping[str, set[AclRule]]) -> None:
 
 def binding(user: str, rule: AclRule) -> AclBinding:
     """Return the ACL of a rule."""
-    return AclBinding(
-        _RESOURCES[rule.resource],
-        rule.name,
-        _PATTERNS[rule.pattern],
-        _PRINCIPAL + user,
-        _EVERY_HOST,
-        _OPERATIONS[rule.operation],
-        AclPermissionType.ALLOW,
-    )
+    return AclBinding(*_fields(user, rule))
 
 
 def only(user: str, rule: AclRule) -> AclBindingFilter:
     """Return a filter for exactly this ACL."""
-    return AclBindingFilter(
+    return AclBindingFilter(*_fields(user, rule))
+
+
+def _fields(
+    user: str, rule: AclRule
+) -> tuple[ResourceType, str, ResourcePatternType, str, str, Operation, AclPermissionType]:
+    return (
         _RESOURCES[rule.resource],
         rule.name,
         _PATTERNS[rule.pattern],
