@@ -30,6 +30,7 @@ func commands() map[string]func() *cobra.Command {
 		"kube-proxy":        proxy.NewProxyCommand,
 		"kubectl":           kubectl.NewDefaultKubectlCommand,
 		"local-provisioner": newProvisionerCommand,
+		"policy-agent":      newPolicyAgentCommand,
 		"forward":           newForwardCommand,
 		"etcd":              newEtcdCommand,
 	}
@@ -44,7 +45,7 @@ func main() {
 	}
 	build, ok := known[name]
 	if !ok {
-		fmt.Fprintf(os.Stderr, "kube: %q is not one of kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kube-proxy, kubectl, etcd, local-provisioner, forward\n", name)
+		fmt.Fprintf(os.Stderr, "kube: %q is not one of kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kube-proxy, kubectl, etcd, local-provisioner, policy-agent, forward\n", name)
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(build()))

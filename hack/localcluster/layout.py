@@ -24,6 +24,8 @@ NODE_PORTS = _range(os.environ.get("FIRN_NODE_PORTS", "30000-30031"))
 sets another range, for a second cluster on one machine."""
 
 PAUSE_IMAGE = "localhost/pause:1"
+POLICY_SOCKET = "/run/policy-agent.sock"
+"""Socket at which the CNI plugin announces new pods to the policy agent. Path inside the node, which has its own /run."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Layout:
     def settings(self) -> Path:
         """Configuration files of the components."""
         return self.node / "config"
+
+    @property
+    def plugins(self) -> Path:
+        """CNI plugins of the node, as links."""
+        return self.node / "plugins"
 
     @property
     def logs(self) -> Path:

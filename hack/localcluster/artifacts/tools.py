@@ -47,7 +47,13 @@ _BUSY = (
 
 CLUSTER = Module(
     "kube",
-    {"kube": ".", "coredns": "./coredns", "helm": "helm.sh/helm/v3/cmd/helm", "pause": "./pause"},
+    {
+        "kube": ".",
+        "coredns": "./coredns",
+        "helm": "helm.sh/helm/v3/cmd/helm",
+        "pause": "./pause",
+        "policycni": "./policycni",
+    },
     # Without inlining and debugging information, the 3,000 packages need little more than half of the compiler's time. Most components of
     # a test cluster wait. The API server does not: its requests take a third less CPU time with inlining in the packages of `_BUSY`.
     compiler=("all=-l -dwarf=false", *(f"{pattern}=-dwarf=false" for pattern in _BUSY)),
@@ -101,6 +107,20 @@ def build_together(names: Sequence[str]) -> dict[str, Path]:
     return {name: cache_directory("tools", name) / key / name for name in names}
 
 
+def run_tests(module: Module, package: str) -> None:
+    """Run the Go tests of a package with the flags of its module, so that they reuse the packages of its programs. Raises `Failure`."""
+    # The vet checks would analyse all dependencies of the package.
+    run(
+        ["go", "test", "-vet=off", *_flags(module), package],
+        directory=REPOSITORY / "hack" / module.directory,
+        environment=_ENVIRONMENT,
+    )
+
+
+def _flags(module: Module) -> list[str]:
+    return ["-trimpath", *(f"-gcflags={value}" for value in module.compiler), f"-ldflags={module.linker}"]
+
+
 def _moving(program: Path) -> Callable[[Path], None]:
     def fill(directory: Path) -> None:
         program.rename(directory / program.name)
@@ -112,7 +132,7 @@ def _compile(module: Module, directory: Path, names: Sequence[str], output: Path
     """Build programs into a directory, and print every few seconds the number of compiled packages."""
     title = ", ".join(names)
     packages = [module.programs[name] for name in names]
-    flags = ["-trimpath", *(f"-gcflags={value}" for value in module.compiler), f"-ldflags={module.linker}"]
+    flags = _flags(module)
     with step(f"building {title} (Go)"):
         listed = ["go", "list", *flags, "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}", *packages]
         package_count = len(run(listed, directory=directory, environment=_ENVIRONMENT).split())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hack.localcluster.layout import NODE, NODE_ADDRESS, NODE_PORTS, SERVICE_RANGE, Layout
+from hack.localcluster.layout import NODE, NODE_ADDRESS, NODE_PORTS, POLICY_SOCKET, SERVICE_RANGE, Layout
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,13 @@ def components(layout: Layout, kube: Path, coredns: Path, sockets: dict[int, int
             [
                 *(str(kube), "local-provisioner", f"--kubeconfig={layout.settings / 'local-provisioner.kubeconfig'}"),
                 *(f"--directory={layout.volumes}", f"--node={NODE}"),
+            ],
+        ),
+        Component(
+            "policy-agent",
+            [
+                *(str(kube), "policy-agent", f"--kubeconfig={layout.settings / 'policy-agent.kubeconfig'}"),
+                f"--socket={POLICY_SOCKET}",
             ],
         ),
         Component("forward", [str(kube), "forward", *forwards], list(sockets.values())),

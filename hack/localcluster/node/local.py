@@ -31,6 +31,7 @@ from hack.support.process import Process
 from hack.support.progress import Failure, say, side_by_side, step
 
 _DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
+_CNI_PLUGINS = Path("/usr/lib/cni")
 _PATIENCE = 180.0
 """Seconds after which `up` gives up on a component that is not ready, and shows its log. A busy machine needs many."""
 
@@ -147,6 +148,7 @@ class Local:
                     " set FIRN_NODE_PORTS to another range"
                 )
         write_settings(layout, api.getsockname()[1])
+        _link_plugins(layout.plugins, built["policycni"])
         (layout.node / "api-port").write_text(str(api.getsockname()[1]))
         descriptors = {port: listener.fileno() for port, listener in listeners.items()}
         with self._node_lock() as held, (layout.logs / "components" / "node.log").open("ab") as log:
@@ -281,6 +283,12 @@ def _write_image(store: Store, reference: str, output: IO[bytes], present: Calla
     finally:
         with contextlib.suppress(BrokenPipeError):
             output.close()
+
+
+def _link_plugins(directory: Path, own: Path) -> None:
+    directory.mkdir(exist_ok=True)
+    for plugin in [*_CNI_PLUGINS.iterdir(), own]:
+        link(directory / plugin.name, plugin)
 
 
 def _remove_group(group: Path) -> None:

@@ -43,6 +43,13 @@ def manifests() -> list[dict[str, object]]:
                 {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": read},
             ],
         ),
+        *role(
+            "policy-agent",
+            [
+                {"apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": read},
+                {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": read},
+            ],
+        ),
         {
             "apiVersion": "storage.k8s.io/v1",
             "kind": "StorageClass",

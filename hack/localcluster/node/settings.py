@@ -7,7 +7,15 @@ from __future__ import annotations
 
 import json
 
-from hack.localcluster.layout import API_SERVICE_ADDRESS, NODE, NODE_ADDRESS, PAUSE_IMAGE, POD_RANGE, Layout
+from hack.localcluster.layout import (
+    API_SERVICE_ADDRESS,
+    NODE,
+    NODE_ADDRESS,
+    PAUSE_IMAGE,
+    POD_RANGE,
+    POLICY_SOCKET,
+    Layout,
+)
 from hack.localcluster.node.certificates import Authority
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
@@ -62,6 +70,7 @@ def _write_keys(layout: Layout, api_port: int) -> None:
         "kubelet": (f"system:node:{NODE}", "system:nodes"),
         "coredns": ("firn:coredns", ""),
         "local-provisioner": ("firn:local-provisioner", ""),
+        "policy-agent": ("firn:policy-agent", ""),
     }
     for name, (user, group) in users.items():
         authority.kubeconfig(layout.settings / f"{name}.kubeconfig", _INSIDE_API, *authority.client(name, user, group))
@@ -95,7 +104,7 @@ runtime_type = "io.containerd.runc.v2"
 SystemdCgroup = false
 
 [plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "/usr/lib/cni"
+bin_dir = "{layout.plugins}"
 conf_dir = "{layout.settings / "cni"}"
 """
 
@@ -112,6 +121,8 @@ def _pod_network() -> dict[str, object]:
                 "ipam": {"type": "host-local", "ranges": [[{"subnet": POD_RANGE}]], "routes": [{"dst": "0.0.0.0/0"}]},
             },
             {"type": "portmap", "capabilities": {"portMappings": True}},
+            # The last one: its pods start after the policy agent has applied their rules.
+            {"type": "policycni", "socket": POLICY_SOCKET},
         ],
     }
 

@@ -107,6 +107,8 @@ def test_pods_have_network_and_volumes_and_down_removes_all(cluster: Cluster) ->
     )
     assert "violates PodSecurity" in refused.stderr
 
+    assert_policies_are_enforced(cluster, image)
+
     directories = list(cluster.layout.volumes.iterdir())
     assert len(directories) == 1
     cluster.kubectl("delete", "pod/server", "--grace-period=1")
@@ -144,6 +146,64 @@ def test_up_completes_the_cluster_after_killed_processes(cluster: Cluster) -> No
     assert Footprint.now().beyond(before) == {}
 
 
+def assert_policies_are_enforced(cluster: Cluster, image: str) -> None:
+    """Connect to the server from pods that a NetworkPolicy allows and denies, and also after a restart of the policy agent."""
+    allowed = {"from": [{"podSelector": {"matchLabels": {"app": "friend"}}}], "ports": [{"port": "http"}]}
+    apply(cluster, policy("server", "server", {"ingress": [allowed]}))
+    apply(cluster, *(client(name, image) for name in ("friend", "stranger")))
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/friend", "pod/stranger", "--timeout=120s")
+    # Both pods connect in their first moment, before the kubelet has reported their addresses.
+    assert [cluster.kubectl("logs", name).strip() for name in ("friend", "stranger")] == ["connected", "denied"]
+
+    dns = {"ports": [{"port": 53, "protocol": "UDP"}]}
+    apply(cluster, policy("server", "server", {"ingress": []}), policy("friend", "friend", {"egress": [dns]}))
+    await_attempt(cluster, "friend", "denied")
+    assert "server.default" in cluster.kubectl("exec", "friend", "--", "getent", "hosts", "server")
+
+    [agent] = [pid for pid, command in cluster.processes().items() if " policy-agent " in command]
+    os.kill(agent, signal.SIGKILL)
+    assert attempt(cluster, "stranger") == "denied", "the rules must outlive the agent"
+    cluster.kubectl("delete", "networkpolicy", "server", "friend")
+    for name in ("friend", "stranger"):
+        await_attempt(cluster, name, "connected")
+    assert cluster.kubectl("get", "pod", "server", "-o", "jsonpath={.status.containerStatuses[0].ready}") == "true"
+    cluster.kubectl("delete", "pod", "friend", "stranger", "--grace-period=0", "--force")
+
+
+ATTEMPT = "if timeout 1 bash -c '</dev/tcp/server/7070' 2>/dev/null; then echo connected; else echo denied; fi"
+
+
+def attempt(cluster: Cluster, pod: str) -> str:
+    return cluster.kubectl("exec", pod, "--", "bash", "-c", ATTEMPT).strip()
+
+
+def await_attempt(cluster: Cluster, pod: str, result: str) -> None:
+    await_true(f"{pod} is {result}", lambda: attempt(cluster, pod) == result)
+
+
+def apply(cluster: Cluster, *documents: dict[str, Any]) -> None:
+    items = {"apiVersion": "v1", "kind": "List", "items": documents}
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(items))
+
+
+def policy(name: str, app: str, rules: dict[str, Any]) -> dict[str, Any]:
+    """Return a NetworkPolicy for the pods of an app, which isolates them in the directions that have rules."""
+    directions = [each.title() for each in rules]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"podSelector": {"matchLabels": {"app": app}}, "policyTypes": directions, **rules},
+    }
+
+
+def client(name: str, image: str) -> dict[str, Any]:
+    """Return a pod that connects to the server once at its start."""
+    container = {"name": "client", "image": image, "command": ["bash", "-c", f"{ATTEMPT}; exec sleep 600"]}
+    metadata = {"name": name, "namespace": "default", "labels": {"app": name}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+
+
 def assert_one_ready_node(cluster: Cluster) -> None:
     ready = "jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}"
     assert cluster.kubectl("get", "node", "-o", ready) == "True"
@@ -165,6 +225,7 @@ def objects(image: str, node_port: int) -> list[dict[str, Any]]:
     container = {
         "name": "server",
         "image": image,
+        "ports": [{"name": "http", "containerPort": 7070}],
         "args": ["--port", ":7070", "--health", "/healthz", "posix", "/data"],
         "env": [{"name": "ROOT_ACCESS_KEY", "value": "key"}, {"name": "ROOT_SECRET_KEY", "value": "secret-secret"}],
         "readinessProbe": {"httpGet": {"path": "/healthz", "port": 7070}, "periodSeconds": 1},
