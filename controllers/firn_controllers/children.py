@@ -135,7 +135,7 @@ def access_volumes(profiles: Mapping[str, Access]) -> tuple[list[dict[str, Any]]
     volumes, mounts = [], []
     for number, (profile, access) in enumerate(sorted(profiles.items())):
         authority = {
-            "name": access.certificate.secret,
+            "name": access.certificate.secret_name(profile),
             "items": [{"key": "ca.crt", "path": "ca.crt"}],
             "optional": True,
         }

@@ -198,6 +198,33 @@ class ClientSecrets(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class CertificateSecret:
+    """A Secret of the signer."""
+
+    data: Mapping[str, str] = field(repr=False)
+    version: str
+    """Changes with each write of any client."""
+    own: bool
+    """True if a signer created it."""
+
+
+class CertificateSecrets(Protocol):
+    """Secrets with CAs and with certificates of brokers, in the operator's namespace. Only the signer has this port."""
+
+    async def read(self, name: str) -> CertificateSecret | None:
+        """Return the Secret; None if it does not exist."""
+        ...
+
+    async def create(self, name: str, profile: str, data: Mapping[str, str]) -> None:
+        """Create the Secret. Raises ConflictError if another client has created one with other values."""
+        ...
+
+    async def update(self, name: str, data: Mapping[str, str | None], version: str) -> None:
+        """Set keys, and remove those whose value is None. Raises ConflictError if the Secret has another version, or is deleted."""
+        ...
+
+
 class Authorities(Protocol):
     """Certificates of the authorities that the brokers of a profile have."""
 

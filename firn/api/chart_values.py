@@ -126,6 +126,15 @@ class OperatorValues(Settings):
     """Environment variables, such as AWS_REGION or HTTPS_PROXY."""
 
 
+class SignerValues(Settings):
+    """The pod of `firn-signer`, which issues the certificates of profiles with `selfSigned`."""
+
+    resources: Resources
+    """Resources of the pod."""
+    scheduling: Scheduling
+    """Scheduling of the pod."""
+
+
 class ServiceAccount(Settings):
     """A ServiceAccount that the chart creates."""
 
@@ -186,6 +195,8 @@ class PrometheusRule(Settings):
     """Compaction lag in seconds. An alert fires if a table exceeds it for 15 minutes."""
     audit_age_seconds: int = Field(ge=60)
     """Age of an audit in seconds. An alert fires if the last audit of a topic is older for 15 minutes."""
+    certificate_seconds: int = Field(ge=60)
+    """Remaining time in seconds. An alert fires if a certificate of brokers, or the CA of the signer, ends sooner for an hour."""
     runbook_url: str
     """Address at which you publish docs/operations/alerts.md. Each alert links its section. Empty: no links."""
 
@@ -235,6 +246,7 @@ class Values(Settings):
     users: Users
     quick_start: QuickStart
     operator: OperatorValues
+    signer: SignerValues
     service_accounts: ServiceAccounts
     rbac: Rbac
     network_policy: NetworkPolicyValues

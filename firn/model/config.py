@@ -6,7 +6,9 @@ IcebergTopic names a profile, a group and a catalog. The document refers to Secr
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from fnmatch import fnmatchcase
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qsl, urlsplit
@@ -487,6 +489,25 @@ class ObjectStore(Settings):
         return f"{self.url.rstrip('/')}/{profile}"
 
 
+def certificate_name(text: str) -> str:
+    """Return a DNS name or an IP address in the form that certificates have. Raises ValueError."""
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        if (
+            len(text) > 253
+            or re.fullmatch(r"(\*\.)?([a-z0-9_]([-a-z0-9_]*[a-z0-9_])?\.?)+", text, re.IGNORECASE) is None
+        ):
+            raise ValueError(
+                f"{text!r} is neither a DNS name nor an IP address; write a name such as kafka.example.com"
+            ) from None
+    return text
+
+
+CertificateName = Annotated[str, AfterValidator(certificate_name)]
+"""A DNS name, whose first label may be ``*``, or an IP address."""
+
+
 class DirectReads(Settings):
     """Ingestion reads records from the bucket. It asks the brokers only where the records are, at an internal listener."""
 
@@ -500,13 +521,60 @@ class DirectReads(Settings):
     secret properties of `objectStore`. Without credentials here, drivers use the identity of their ServiceAccount."""
 
 
-class Certificate(Settings):
-    """The certificate of brokers, in a Secret of the operator's namespace, as cert-manager writes it."""
+class SelfSigned(Settings):
+    """A CA of the profile, which `firn-signer` creates and keeps. It signs certificates of brokers only."""
 
-    secret: str = Field(min_length=1, max_length=253)
-    """Name of the Secret with the keys ``tls.crt``, ``tls.key`` and ``ca.crt``. The certificate must be valid for
+    authority_duration: Duration = "3650d"
+    """Lifetime of the CA."""
+
+
+class Certificate(Settings):
+    """The certificate of brokers, in a Secret of the operator's namespace. Exactly one source of it is set."""
+
+    secret: str | None = Field(default=None, min_length=1, max_length=253)
+    """Name of a Secret of yours with the keys ``tls.crt``, ``tls.key`` and ``ca.crt``. The certificate must be valid for
     ``*.firn-broker-PROFILE.NAMESPACE.svc`` and ``firn-broker-PROFILE-bootstrap.NAMESPACE.svc``, and with ``external`` for the names
     that the brokers advertise outside. The brokers read changed files without a restart."""
+    self_signed: SelfSigned | None = None
+    """Set it, for example to ``{}``, if Firn issues the certificate. A Deployment of its own, ``firn-signer``, writes the Secret
+    ``firn-broker-PROFILE-tls``, and renews the certificate."""
+    duration: Duration = "90d"
+    """Lifetime of a certificate that Firn requests or issues, at least an hour."""
+    renew_before: Duration = "30d"
+    """Time before its end at which such a certificate is replaced, at least five minutes."""
+    names: list[CertificateName] = []
+    """Further DNS names and IP addresses of such a certificate, such as those of load balancers or nodes. It always has the names of the
+    Services and pods of the brokers, and the names in ``external``."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        sources = [source for source in (self.secret, self.self_signed) if source is not None]
+        if len(sources) != 1:
+            raise ValueError(
+                "certificate needs exactly one of secret and selfSigned; set one, and set the other to null"
+            )
+        chosen = {"duration", "renew_before", "names"} & self.model_fields_set
+        if self.secret is not None and chosen:
+            keys = ", ".join(sorted(to_camel(key) for key in chosen))
+            raise ValueError(f"Firn does not issue the certificate in a Secret of yours; remove {keys}")
+        return self
+
+    @model_validator(mode="after")
+    def _renewal_leaves_time(self) -> Self:
+        lifetime, rest = durations.parse(self.duration), durations.parse(self.renew_before)
+        if lifetime < timedelta(hours=1) or rest < timedelta(minutes=5):
+            raise ValueError("duration must be at least 1h, and renewBefore at least 5m")
+        if 2 * rest > lifetime:
+            raise ValueError(
+                "renewBefore must be at most half of duration, so that a new certificate is in use for a while"
+            )
+        if self.self_signed is not None and durations.parse(self.self_signed.authority_duration) < 2 * lifetime:
+            raise ValueError("selfSigned.authorityDuration must be at least twice the duration of certificates")
+        return self
+
+    def secret_name(self, profile: str) -> str:
+        """Return the name of the Secret with the certificate, which the brokers of the profile mount."""
+        return self.secret or names.brokers_certificate(profile)
 
 
 class Access(Settings):
@@ -595,10 +663,9 @@ class DisklessProfile(Profile):
         return self
 
     def secret_names(self) -> list[str]:
-        """Return the names of the Secrets that only its brokers need, sorted."""
+        """Return the names of the Secrets that only its brokers need, sorted, without that of their certificate."""
         references = [*self.object_store.secret_properties.values(), *self.coordinator.references()]
-        certificate = [] if self.access is None else [self.access.certificate.secret]
-        return sorted({*(reference.secret for reference in references), *certificate})
+        return sorted({reference.secret for reference in references})
 
     def token(self, name: str) -> SecretKey | None:
         """Return the Secret key with the token of the internal listener of profile ``name``; None without direct reads."""

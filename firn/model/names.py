@@ -6,6 +6,8 @@ GROUP = "firn.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 FIELD_MANAGER = "firn-operator"
+SIGNER = "firn-signer"
+"""Name and field manager of the signer of certificates."""
 TOPIC_SET_MANAGER = "firn-topic-set"
 """Field manager of the fields that a TopicSet sets in its IcebergTopics."""
 MANAGED_BY = "firn"
@@ -159,6 +161,16 @@ def quorum(profile: str) -> str:
 def direct_reads(profile: str) -> str:
     """Return the name of the Secret with the token of a profile's internal listener, unless the configuration names another."""
     return f"firn-direct-reads-{profile}"
+
+
+def brokers_certificate(profile: str) -> str:
+    """Return the name of the Secret with the certificate of a profile's brokers, unless the configuration names another."""
+    return f"firn-broker-{profile}-tls"
+
+
+def authority(profile: str) -> str:
+    """Return the name of the Secret with the CA of a profile and its key. Only `firn-signer` reads it."""
+    return f"firn-signer-{profile}"
 
 
 def bootstrap(profile: str) -> str:

@@ -126,9 +126,23 @@ priorityClassName: {{ . }}
 {{- $found := dict -}}
 {{- range $name := $lake.diskless -}}
   {{- $access := (get $lake.profiles $name).access -}}
-  {{- if kindIs "map" $access }}{{ $_ := set $found $name $access.certificate.secret }}{{ end -}}
+  {{- if kindIs "map" $access }}{{ $_ := set $found $name (include "firn.certificateSecret" (dict "name" $name "certificate" $access.certificate)) }}{{ end -}}
 {{- end -}}
 {{ dict "profiles" $found | toJson }}
+{{- end }}
+
+{{/* The Secret with the certificate of a profile's brokers. Argument: dict "name" PROFILE "certificate" (as in access) */}}
+{{- define "firn.certificateSecret" -}}
+{{ .certificate.secret | default (printf "firn-broker-%s-tls" .name) }}
+{{- end }}
+
+{{/* Profiles whose certificates firn-signer issues, sorted. JSON: {profiles: [NAME]} */}}
+{{- define "firn.selfSigned" -}}
+{{- $found := list -}}
+{{- range $name, $profile := (include "firn.lake" . | fromJson).profiles -}}
+  {{- if kindIs "map" (dig "access" "certificate" "selfSigned" nil $profile) }}{{ $found = append $found $name }}{{ end -}}
+{{- end -}}
+{{ dict "profiles" ($found | sortAlpha) | toJson }}
 {{- end }}
 
 {{/* Secrets that the chart generates once: passwords of the quick start, and tokens of direct reads. JSON: {secrets: [{name, keys}]} */}}

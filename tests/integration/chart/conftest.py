@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import apiserver
+from tests import apiserver, gen
 from tests.apiserver import ApiServer
 from tests.chart import manifests, render
 
@@ -13,6 +13,7 @@ VALUES = {
     "images": {"registry": "registry.example.com/data"},
     "watchNamespaces": ["watched"],
     "users": {"enabled": True},
+    "profiles": {"waves": gen.diskless(access={"certificate": {"selfSigned": {}}})},
     "groups": {"large": {"executors": {"instances": 2}, "serviceAccount": "spark"}},
 }
 RBAC = "rbac.authorization.k8s.io/v1"

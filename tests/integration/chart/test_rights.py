@@ -1,13 +1,19 @@
 """Rights of the chart's service accounts, checked with a real API server."""
 
+from datetime import timedelta
+
 import pytest
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import Configuration
 
+from firn.model.clock import SystemClock
 from firn.model.errors import AccessDeniedError
 from firn_controllers.ports import ClientSecret, UserRef
+from firn_controllers.trust.renewal import Terms
 from firn_operator.adapters.kube.api_client import Api, RateLimit
+from firn_operator.adapters.kube.certificate_secrets import KubeCertificateSecrets
 from firn_operator.adapters.kube.client_secrets import KubeClientSecrets
+from firn_operator.signer.keeper import Keeper
 from tests.apiserver import ApiServer
 
 
@@ -89,7 +95,7 @@ def test_the_operator_has_no_other_rights(api: ApiServer, verb: str, resource: s
     assert not allowed(api, "firn-operator", verb, resource, "firn-system", group)
 
 
-@pytest.mark.parametrize("account", ["firn-operator", "firn-ingest", "spark"])
+@pytest.mark.parametrize("account", ["firn-operator", "firn-ingest", "firn-signer", "spark"])
 @pytest.mark.parametrize(
     ("verb", "resource", "namespace", "group"),
     [
@@ -153,14 +159,55 @@ def test_drivers_may_watch_contracts(api: ApiServer, account: str) -> None:
     assert not allowed(api, account, "watch", "configmaps", "watched")
 
 
-async def test_these_rights_are_enough_to_write_the_secrets_of_users_and_to_find_them_again(api: ApiServer) -> None:
-    place = "/api/v1/namespaces/firn-system/serviceaccounts/firn-operator/token"
+async def client_of(api: ApiServer, account: str) -> Api:
+    """Return a client with the rights of a ServiceAccount of firn-system."""
+    place = f"/api/v1/namespaces/firn-system/serviceaccounts/{account}/token"
     token = api.call("POST", place, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
     configuration = Configuration()
     await kube_config.load_kube_config(str(api.kubeconfig), client_configuration=configuration)
     configuration.cert_file = configuration.key_file = None
     configuration.api_key = {"BearerToken": f"Bearer {token}"}
-    client = Api(configuration, RateLimit(1000, 1000))
+    return Api(configuration, RateLimit(1000, 1000))
+
+
+async def test_the_signer_may_write_and_read_its_own_secrets_and_no_others(api: ApiServer) -> None:
+    client = await client_of(api, "firn-signer")
+    secrets = KubeCertificateSecrets(client, "firn-system", "a")
+    keeper = Keeper(secrets, SystemClock())
+    terms = Terms(("kafka.example.com",), timedelta(days=90), timedelta(days=30), timedelta(days=3650))
+    try:
+        await keeper.keep("waves", terms)
+        leaf = await secrets.read("firn-broker-waves-tls")
+        assert leaf is not None
+        await secrets.update("firn-broker-waves-tls", {"tls.crt": "damaged"}, leaf.version)
+        await keeper.keep("waves", terms)
+        repaired = await secrets.read("firn-broker-waves-tls")
+        assert repaired is not None
+        assert repaired.data["tls.crt"] not in ("damaged", leaf.data["tls.crt"])
+        for refused in ("firn-broker-others-tls", "firn-signer-others", "firn-postgres"):
+            with pytest.raises(AccessDeniedError):
+                await secrets.read(refused)
+            with pytest.raises(AccessDeniedError):
+                await secrets.create(refused, "waves", {"password": "guessed"})
+        body = {"metadata": {"name": "firn-broker-waves-tls"}}
+        with pytest.raises(AccessDeniedError):
+            await client.call("POST", "/api/v1/namespaces/firn-system/secrets", body=body)
+        with pytest.raises(AccessDeniedError):
+            await client.call("GET", "/api/v1/namespaces/firn-system/secrets")
+    finally:
+        await client.close()
+        for name in ("firn-broker-waves-tls", "firn-signer-waves"):
+            api.call("DELETE", f"/api/v1/namespaces/firn-system/secrets/{name}")
+
+
+@pytest.mark.parametrize("verb", ["list", "watch", "delete", "update"])
+@pytest.mark.parametrize("name", ["firn-broker-waves-tls", "firn-signer-waves"])
+def test_the_signer_may_do_no_more_with_its_secrets(api: ApiServer, verb: str, name: str) -> None:
+    assert not allowed(api, "firn-signer", verb, "secrets", "firn-system", name=name)
+
+
+async def test_these_rights_are_enough_to_write_the_secrets_of_users_and_to_find_them_again(api: ApiServer) -> None:
+    client = await client_of(api, "firn-operator")
     secrets, owner = KubeClientSecrets(client), UserRef("checkout", "3f0c1d0e-6f2b-4d5e-9c64-0123456789ab")
     try:
         assert await secrets.look("watched", "checkout-kafka", owner) is None

@@ -27,6 +27,7 @@ OPERATOR = 'namespace="firn-system", pod="firn-operator-a"'
 LATER_OPERATOR = 'namespace="firn-system", pod="firn-operator-b"'
 BROKER = 'namespace="firn-system", profile="diskless", pod="firn-broker-diskless-0"'
 LATER_BROKER = 'namespace="firn-system", profile="diskless", pod="firn-broker-diskless-1"'
+SIGNER = 'namespace="firn-system", profile="diskless", pod="firn-signer-a"'
 DAMAGED = f'firn_broker_damaged_ranges_total{{{BROKER}, read="second"}}'
 QUALITY = f'firn_ingest_quality_failures_total{{{INGEST}, rule="plausible"}}'
 REFUSED = 'firn_topic_set_topics{pod="firn-operator-a", namespace="shop", topic_set="events", state="refused"}'
@@ -73,6 +74,9 @@ HEALTHY = (
     f"firn_broker_postponed_objects{{{BROKER}}} 0x400",
     f"firn_broker_orphan_objects{{{BROKER}}} 0x400",
     f"firn_broker_uncommitted_objects{{{BROKER}}} 0x400",
+    f"firn_broker_certificate_expiry_seconds{{{BROKER}}} 7776000-60x400",
+    f'firn_certificate_expiry_seconds{{{SIGNER}, certificate="brokers"}} 7776000-60x400',
+    f'firn_certificate_expiry_seconds{{{SIGNER}, certificate="authority"}} 3e8-60x400',
 )
 """Series of a release without a fault. Counters have counted earlier faults."""
 
@@ -411,6 +415,31 @@ CASES = (
     ),
     case("FirnTopicsRefused", "refused", 115, f"{REFUSED} 0x99 3x300"),
     case("FirnTopicsRefused", "made", None, REFUSED.replace("refused", "made") + " 1000x400", f"{REFUSED} 0x400"),
+    case(
+        "FirnCertificateExpires",
+        "not renewed",
+        161,
+        f"firn_broker_certificate_expiry_seconds{{{BROKER}}} 1215600-60x400",
+        f'firn_certificate_expiry_seconds{{{SIGNER}, certificate="brokers"}} 7776000-60x400',
+    ),
+    case(
+        "FirnCertificateExpires",
+        "the CA",
+        161,
+        f'firn_certificate_expiry_seconds{{{SIGNER}, certificate="authority"}} 1215600-60x400',
+    ),
+    case(
+        "FirnCertificateExpires",
+        "renewed within the hour",
+        None,
+        f"firn_broker_certificate_expiry_seconds{{{BROKER}}} 1215600-60x130 7776000-60x270",
+    ),
+    case(
+        "FirnCertificateExpires",
+        "of another release",
+        None,
+        'firn_certificate_expiry_seconds{namespace="other", profile="diskless", certificate="brokers"} 60x400',
+    ),
     case("FirnUserNotReady", "not ready", 115, f"{USER_READY} 1x99 0x300"),
     case("FirnUserNotReady", "ready", None, f"{USER_READY} 1x400"),
     case("FirnCompactionBehind", "behind", 115, f"firn_compaction_lag_seconds{{{TOPIC}}} 0x99 30000x300"),

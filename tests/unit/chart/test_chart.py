@@ -321,6 +321,35 @@ def test_the_operator_mounts_its_token_and_the_ca_of_brokers_with_a_secure_liste
     assert "brokers-tls" not in {each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
 
 
+def test_only_a_profile_with_self_signed_certificates_installs_the_signer() -> None:
+    access = {"certificate": {"selfSigned": {}}, "plaintext": "Close"}
+    on = {**EVERYTHING_ON, "profiles": {"waves": {**WAVES, "access": access}, "others": {**WAVES, "access": ACCESS}}}
+    objects = manifests(render(on))
+    spec = find_object(objects, "Deployment", "firn-signer")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    operator = find_object(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]["containers"][0]
+    assert (spec["serviceAccountName"], container["image"]) == ("firn-signer", operator["image"])
+    assert {volume["name"] for volume in spec["volumes"]} == {"config", "tmp"}, "no Secret is mounted"
+    ((namespace, rule),) = rules_of(objects, "firn-signer")
+    assert namespace == "firn-system"
+    assert rule == {
+        "apiGroups": [""],
+        "resources": ["secrets"],
+        "resourceNames": [names.authority("waves"), names.brokers_certificate("waves")],
+        "verbs": ["get", "create", "patch"],
+    }
+    for kind in ("NetworkPolicy", "ServiceMonitor", "Service"):
+        find_object(objects, kind, "firn-signer")
+    (volume,) = [
+        each
+        for each in find_object(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]["volumes"]
+        if each["name"] == "access-waves"
+    ]
+    assert volume["projected"]["sources"][0]["secret"]["name"] == names.brokers_certificate("waves")
+    for values in (EVERYTHING_ON, {**EVERYTHING_ON, "profiles": {"others": {**WAVES, "access": ACCESS}}}):
+        assert not [item for item in manifests(render(values)) if item["metadata"]["name"] == "firn-signer"]
+
+
 # Rights
 
 

@@ -353,3 +353,17 @@ def test_the_settings_of_a_user_may_limit_acls() -> None:
         config_map.build(fleet(access(), config={"authorization": {"maxAcls": 5}}))["data"]["broker.yaml"]
     )
     assert (document["authorization"]["maxAcls"], document["authorization"]["type"]) == (5, "Acl")
+
+
+def test_brokers_and_clients_mount_the_certificate_of_the_signer(tmp_path: Path) -> None:
+    managed = fleet(access(certificate={"selfSigned": {}}))
+    own = names.brokers_certificate("waves")
+    assert own in managed.secret_names
+    tls = read(managed, tmp_path).listeners["secure"].tls
+    assert tls is not None
+    assert (tls.cert_file, tls.client_ca_file) == (names.secret_file(own, "tls.crt"), names.secret_file(own, "ca.crt"))
+    volumes, _ = children.access_volumes(config(access(certificate={"selfSigned": {}})).closed_profiles)
+    (secret,) = [source["secret"] for source in volumes[0]["projected"]["sources"] if "secret" in source]
+    assert (secret["name"], [item["key"] for item in secret["items"]]) == (own, ["ca.crt"])
+    longer = fleet(access(certificate={"selfSigned": {}, "names": ["kafka.example.com"]}))
+    assert stateful_set.build(longer, 0) == stateful_set.build(managed, 0), "terms of the certificate replace no broker"

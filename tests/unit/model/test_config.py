@@ -1,12 +1,14 @@
 """The operator's configuration: rejected documents and their messages."""
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from firn.model import config
 from firn.model.errors import InvalidSpecError
@@ -307,3 +309,27 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     document = {**copy.deepcopy(GOOD), "resync": "x", "workers": 0}
     with pytest.raises(InvalidSpecError, match=r"resync: .*; workers: "):
         config.load(write(tmp_path, document))
+
+
+@pytest.mark.parametrize(
+    ("certificate", "problem"),
+    [
+        ({}, "exactly one of secret and selfSigned"),
+        ({"secret": "mine", "selfSigned": {}}, "exactly one of secret and selfSigned"),
+        ({"secret": "mine", "names": ["a"], "renewBefore": "5d"}, "remove names, renewBefore"),
+        ({"selfSigned": {}, "duration": "30m", "renewBefore": "10m"}, "duration must be at least 1h"),
+        ({"selfSigned": {}, "duration": "50d"}, "renewBefore must be at most half of duration"),
+        ({"selfSigned": {"authorityDuration": "100d"}}, "at least twice the duration"),
+        ({"selfSigned": {}, "names": ["*.*.example.com"]}, "neither a DNS name nor an IP address"),
+        ({"selfSigned": {}, "names": ["kafka.example.com:9094"]}, "neither a DNS name nor an IP address"),
+    ],
+)
+def test_certificates_have_one_source_and_terms_that_fit(certificate: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(problem)):
+        config.Certificate.model_validate(certificate)
+
+
+def test_a_source_that_is_null_is_not_set() -> None:
+    chosen = config.Certificate.model_validate({"selfSigned": None, "secret": "mine"})
+    assert chosen.secret_name("waves") == "mine"
+    assert config.Certificate.model_validate({"selfSigned": {}}).secret_name("waves") == "firn-broker-waves-tls"

@@ -89,7 +89,7 @@ def _access(fleet: DisklessFleet, access: Access) -> dict[str, Any]:
             f"configuration profiles.{fleet.name}.access.issuer: the operator's token names no issuer; set it to the value of the API server's"
             " --service-account-issuer"
         )
-    secret = access.certificate.secret
+    secret = access.certificate.secret_name(fleet.name)
     tls: dict[str, Any] = {
         "certFile": names.secret_file(secret, "tls.crt"),
         "keyFile": names.secret_file(secret, "tls.key"),

@@ -94,7 +94,9 @@ class DisklessFleet(Fleet):
         """Names of the Secrets that the brokers need, sorted."""
         token = [] if self.token is None else [self.token.secret]
         registries = [reference.secret for each in self.registries.values() for reference in each.references()]
-        return sorted({*self.profile.secret_names(), *token, *registries})
+        access = self.profile.access
+        certificate = [] if access is None else [access.certificate.secret_name(self.name)]
+        return sorted({*self.profile.secret_names(), *token, *registries, *certificate})
 
     @property
     def schema(self) -> str:

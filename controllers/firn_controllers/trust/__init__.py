@@ -1,0 +1,1 @@
+"""Certificates of brokers: the names in them, and when to replace them."""

@@ -1,0 +1,23 @@
+"""The names for which the certificate of a profile's brokers is valid, whatever its brokers are."""
+
+from firn.model import names
+from firn.model.config import Certificate, Profile, certificate_name
+from firn.model.errors import InvalidSpecError
+
+
+def hosts(namespace: str, profile: str, settings: Profile, certificate: Certificate) -> tuple[str, ...]:
+    """Return the DNS names and IP addresses: of pods, of the bootstrap Service, of clients outside, and those configured, sorted.
+
+    Raises InvalidSpecError if ``external`` has a name that no certificate can have.
+    """
+    fleet = names.fleet(profile)
+    found = {f"*.{fleet}.{namespace}.svc", f"{names.bootstrap(profile)}.{namespace}.svc", *certificate.names}
+    external = settings.external
+    if external is not None:
+        # Brokers at node ports without `host` advertise the addresses of their nodes, which only the user knows.
+        outside = external.hosts if external.type == "LoadBalancer" else [external.host] * bool(external.host)
+        try:
+            found |= {certificate_name(host) for host in outside}
+        except ValueError as error:
+            raise InvalidSpecError(f"configuration profiles.{profile}.external: {error}") from error
+    return tuple(sorted(found))
