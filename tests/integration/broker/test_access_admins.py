@@ -18,11 +18,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.integration.broker.admins import admin
-from tests.integration.broker.test_java_clients import call
 from tests.servers.firn_broker import FirnBroker
-
-ACLS = "org.apache.kafka.tools.AclCommand"
-CONFIGS = "kafka.admin.ConfigCommand"
 
 
 def test_librdkafka_manages_users(firn: FirnBroker, name: str) -> None:
@@ -62,25 +58,3 @@ def test_librdkafka_manages_acls(firn: FirnBroker, name: str) -> None:
     (deleted,) = client.delete_acls([wanted]).values()
     assert sorted(deleted.result(30)) == sorted(acls)
     assert client.describe_acls(wanted).result(30) == []
-
-
-@pytest.mark.slow
-def test_the_java_tools_manage_users_acls_and_quotas(firn: FirnBroker, name: str) -> None:
-    call(firn, ACLS, "--add", "--allow-principal", f"User:{name}", "--producer", "--topic", name)
-    listed = call(firn, ACLS, "--list", "--principal", f"User:{name}")
-    assert all(
-        f"operation={operation}, permissionType=ALLOW" in listed for operation in ("WRITE", "CREATE", "DESCRIBE")
-    )
-    call(firn, ACLS, "--remove", "--allow-principal", f"User:{name}", "--producer", "--topic", name, "--force")
-    assert "operation=" not in call(firn, ACLS, "--list", "--principal", f"User:{name}")
-    entity = "--entity-type", "users", "--entity-name", name
-    for config in ("producer_byte_rate=1024", "SCRAM-SHA-256=[password=pw]"):
-        call(firn, CONFIGS, "--alter", *entity, "--add-config", config)
-    described = call(firn, CONFIGS, "--describe", *entity)
-    assert "producer_byte_rate=1024" in described
-    assert "SCRAM-SHA-256=iterations=4096" in described
-    for config in ("producer_byte_rate", "SCRAM-SHA-256"):
-        call(firn, CONFIGS, "--alter", *entity, "--delete-config", config)
-    described = call(firn, CONFIGS, "--describe", *entity)
-    assert "producer_byte_rate" not in described
-    assert "SCRAM" not in described
