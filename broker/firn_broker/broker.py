@@ -21,6 +21,7 @@ from firn_broker.access.mechanisms.jwks import key_set
 from firn_broker.access.mechanisms.scram import Credentials
 from firn_broker.access.mechanisms.tokens import TokenVerifier
 from firn_broker.access.quotas import Quotas
+from firn_broker.access.uses import CredentialUses
 from firn_broker.access_types import ANONYMOUS, ResourceType
 from firn_broker.cluster.guarded_store import GuardedStore
 from firn_broker.cluster.identifiers import Identifiers
@@ -99,6 +100,7 @@ class Broker:
         self.audit = Audit(ports.clock)
         self.authorizer = Authorizer(self.access, settings.authorization, self.audit)
         self.quotas = Quotas(self.access, lambda: asyncio.get_running_loop().time())
+        self._uses = CredentialUses(store.access, ports.clock)
         self._passwords = ThreadPoolExecutor(1, thread_name_prefix="passwords")
         self._keys = None if settings.oauth is None else key_set(settings.oauth)
         self._proofs = Proofs(
@@ -106,6 +108,7 @@ class Broker:
             self._passwords,
             None if settings.oauth is None or self._keys is None else TokenVerifier(settings.oauth, self._keys),
             self.access,
+            self._uses,
         )
         self.configs = TopicConfigs(settings.topics.configs)
         self.topics = TopicCreator(
@@ -177,6 +180,7 @@ class Broker:
             ("lease", self.membership.keep()),
             ("topics", self.topic_metadata.keep()),
             ("access", self.access.keep()),
+            ("uses of credentials", self._uses.keep()),
             ("producer ids", self.producer_ids.keep()),
             ("audit", self.audit.keep()),
             ("commits", self.writer.run()),

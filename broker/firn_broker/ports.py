@@ -430,6 +430,14 @@ class AccessStore(Protocol):
         """Store quotas by entity and name. None deletes a quota."""
         ...
 
+    async def note_uses(self, keys: Sequence[CredentialKey], used_ms: int) -> None:
+        """Store that credentials were used at this time, if they exist and no later use is stored. Makes no version."""
+        ...
+
+    async def last_uses(self, users: Sequence[str]) -> Mapping[CredentialKey, int]:
+        """Return the last use of each credential of the users, in milliseconds, if it was used since its last change."""
+        ...
+
     async def secret(self, new: bytes) -> bytes:
         """Return the secret that all brokers of the cluster share. The first call stores ``new``. Makes no version."""
         ...

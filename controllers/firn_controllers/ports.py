@@ -123,6 +123,8 @@ class PrincipalState:
     """Quotas of the user by Kafka's keys, such as ``producer_byte_rate``, without those for some of its client ids."""
     credential: bool = False
     """True if the user has a credential of SCRAM-SHA-512."""
+    last_used: datetime | None = field(default=None, compare=False)
+    """Last use of this credential, to the minute, and 1970 if there was none. None: the brokers do not describe it."""
 
 
 class Access(Protocol):

@@ -17,6 +17,7 @@ from kio.index import load_request_schema, load_response_schema
 
 from firn.records.cursor import array, string, varint
 from firn.records.definitions import is_array, nested_entity
+from firn.sasl.scram import LAST_USE_TAG
 
 Fields = Mapping[str, Any]
 """A message, or a part of one, by the names of kio's fields (Kafka's, in snake case). A list of parts may be a function
@@ -145,16 +146,24 @@ def _plain(schema: Any) -> Sequence[tuple[str, Any, Write, Write | None]]:
     ]
 
 
+LAST_USE = "last_use_ms"
+"""The last use of a SCRAM credential in milliseconds, which only Firn's brokers describe."""
+
+
 @cache
 def _tagged(schema: Any) -> Sequence[tuple[int, str, Any, Write]]:
     """List the tagged fields in the order of their tags: tag, name, default, and the writer of the field."""
-    return sorted(
-        (
-            (field.metadata["tag"], field.name, _default(field), _writers(schema, field)[0])
-            for field in dataclasses.fields(schema)
-            if "tag" in field.metadata
-        ),
-        key=lambda entry: entry[0],
+    own = [(LAST_USE_TAG, LAST_USE, None, _fixed(">q"))] if schema.__name__ == "CredentialInfo" else []
+    return (
+        sorted(
+            (
+                (field.metadata["tag"], field.name, _default(field), _writers(schema, field)[0])
+                for field in dataclasses.fields(schema)
+                if "tag" in field.metadata
+            ),
+            key=lambda entry: entry[0],
+        )
+        + own
     )
 
 

@@ -15,6 +15,10 @@ MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 1_000_000
 """Bounds of the iterations that a broker may ask for. Kafka's own bounds are 4,096 and 16,384."""
 
+LAST_USE_TAG = 10_000
+"""The tagged field of a credential's description that has its last use in milliseconds (int64), 0 if it was never used.
+Kafka's brokers do not have it, and all its own tags are far smaller."""
+
 
 class Scram:
     """Authenticates once: `first`, then `final` with the answer of the broker, then `check` with the next one."""

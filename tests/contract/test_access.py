@@ -4,12 +4,15 @@ Clients of Apache Kafka then use the credentials, ACLs and quotas that the adapt
 
 import asyncio
 import itertools
+import json
 import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,9 +64,17 @@ def connected() -> Iterator[Connect]:
 
 
 @pytest.fixture(scope="module")
-def diskless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaConnection]:
+def login() -> str:
+    """Return the address of the diskless broker's listener with passwords."""
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def diskless(tmp_path_factory: pytest.TempPathFactory, login: str) -> Iterator[KafkaConnection]:
     """Run one diskless broker, which stores access and does not check it."""
-    with embedded(tmp_path_factory.mktemp("diskless") / "data") as broker:
+    listener = {"login": {"bind": login, "authentication": ["ScramSha512"]}}
+    directory = tmp_path_factory.mktemp("diskless") / "data"
+    with embedded(directory, FIRN_BROKER_LISTENERS=json.dumps(listener)) as broker:
         yield KafkaConnection(bootstrap_servers=broker.bootstrap)
 
 
@@ -143,6 +154,32 @@ async def test_a_credential_is_put_and_removed_repeatedly(subject: Subject, user
     await subject.access.remove_credential(PROFILE, user)
     await until(subject.access, user, lambda state: not state.credential)
     await subject.access.remove_credential(PROFILE, user)
+
+
+async def test_only_diskless_brokers_describe_the_last_use_of_a_credential(
+    broker: Kafka, diskless: KafkaConnection, login: str, connected: Connect, user: str, tmp_path: Path
+) -> None:
+    kafka_access, access = connected(broker.secure_connection()), connected(diskless)
+    for each in (kafka_access, access):
+        await each.put_credential(PROFILE, user, PASSWORD)
+    assert (await until(kafka_access, user, lambda state: state.credential)).last_used is None
+    never = (await until(access, user, lambda state: state.credential)).last_used
+    assert never == datetime.fromtimestamp(0, UTC)
+    begun = datetime.now(UTC)
+    (tmp_path / "password").write_text(PASSWORD)
+    client = KafkaConnection(
+        bootstrap_servers=login,
+        protocol="SASL_PLAINTEXT",
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_username=user,
+        sasl_password_path=str(tmp_path / "password"),
+    )
+    produced(client, "absent")
+    used = (await until(access, user, lambda state: state.last_used != never)).last_used
+    assert used is not None
+    assert begun - timedelta(seconds=1) < used <= datetime.now(UTC)
+    await access.put_credential(PROFILE, user, "another")
+    assert (await until(access, user, lambda state: state.last_used != used)).last_used == never
 
 
 async def test_acls_are_created_and_deleted_repeatedly(subject: Subject, user: str) -> None:

@@ -13,6 +13,7 @@ from firn_broker.access.mechanisms.tokens import NAME as OAUTHBEARER
 from firn_broker.access.mechanisms.tokens import TokenExchange, TokenVerifier
 from firn_broker.access.principals import PrincipalRules
 from firn_broker.access.session import Admission, Stored
+from firn_broker.access.uses import Uses
 from firn_broker.access_types import ScramMechanism
 from firn_broker.settings import Authentication, Listener
 
@@ -34,6 +35,8 @@ class Proofs:
     """Checks tokens; None without the settings of an issuer."""
     stored: Stored | None = None
     """The stored credentials, with which sessions end."""
+    uses: Uses | None = None
+    """Notes the use of credentials."""
 
 
 def admission(listener: Listener, proofs: Proofs, session_seconds: float = 0) -> Admission:
@@ -50,4 +53,4 @@ def admission(listener: Listener, proofs: Proofs, session_seconds: float = 0) ->
     rules = None
     if "Certificate" in listener.authentication and listener.tls is not None:
         rules = PrincipalRules(listener.tls.principal_rules)
-    return Admission(mechanisms, rules, session_seconds, proofs.stored)
+    return Admission(mechanisms, rules, session_seconds, proofs.stored, proofs.uses)

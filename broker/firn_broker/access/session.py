@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from firn_broker.access.mechanisms.exchange import AuthenticationError, Exchange, Step
 from firn_broker.access.principals import PrincipalRules, Subject
+from firn_broker.access.uses import Uses
 from firn_broker.access_types import ANONYMOUS, ScramCredential, ScramMechanism
 
 
@@ -41,6 +42,8 @@ class Admission:
     """The longest session in seconds; 0 sets no limit."""
     stored: Stored | None = None
     """The credentials that sessions need for as long as they last."""
+    uses: Uses | None = None
+    """Notes the use of credentials."""
 
     @property
     def required(self) -> bool:
@@ -107,6 +110,11 @@ class Session:
         self._seen = stored.version
         return False
 
+    def note_use(self) -> None:
+        """Note that the client uses its credential now, if it has one."""
+        if self.credential is not None and self._admission.uses is not None:
+            self._admission.uses.note(self.credential.key)
+
     def handshake(self, mechanism: str) -> bool:
         """Begin an exchange. Return False if the listener does not have the mechanism, or if the client used another one before.
 
@@ -147,6 +155,7 @@ class Session:
         self._ends = None if lifetime is None else now() + lifetime / 1000
         self.principal, self.credential, self._seen = step.principal, step.credential, None
         self._used, self._begun = self._mechanism, True
+        self.note_use()
         return step._replace(lifetime_ms=lifetime)
 
     def _lifetime_ms(self, step: Step) -> int | None:

@@ -297,6 +297,7 @@ class Connection(asyncio.BufferedProtocol):
             # A waiting fetch must end too, and it may wait for minutes.
             self._refuse("credential", "the password of the client was changed or deleted")
             return
+        self.client.session.note_use()
         if self._entry.late(now, settings.authentication_seconds):
             metrics.REFUSED_HANDSHAKES.labels("slow").inc()
             limit = f"{settings.authentication_seconds} s (connections.authenticationSeconds)"

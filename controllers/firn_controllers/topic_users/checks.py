@@ -1,5 +1,6 @@
 """Checks of a TopicUser: its spec, and what the configuration allows to its namespace."""
 
+from datetime import timedelta
 from fnmatch import fnmatchcase
 
 from firn.api.v1alpha1.topic_user import Authentication
@@ -10,6 +11,9 @@ from firn.model.errors import InvalidSpecError
 from firn_controllers.cache.topic_users import UserEntry
 
 DEFAULT_OVERLAP = "1d"
+DEFAULT_IDLE = "1h"
+SHORTEST_IDLE = timedelta(minutes=5)
+"""Brokers store the last use of a credential once a minute, so a shorter time could end one that clients use."""
 WHOLE_SUBJECT = "DEFAULT"
 """The principal rule that makes the whole subject of a certificate the name of the client."""
 
@@ -100,6 +104,10 @@ def own_problem(entry: UserEntry) -> InvalidSpecError | None:
 
 def _rotation_problem(authentication: Authentication) -> InvalidSpecError | None:
     rotation = authentication.rotation
+    if rotation is not None and durations.parse(rotation.idle) < SHORTEST_IDLE:
+        return InvalidSpecError(
+            f"spec.authentication.rotation.idle: {rotation.idle} is shorter than 5m, and brokers report uses once a minute; raise idle to 5m or more"
+        )
     if rotation is None or rotation.every is None:
         return None
     if durations.parse(rotation.overlap) < durations.parse(rotation.every):

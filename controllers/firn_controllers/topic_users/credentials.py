@@ -8,6 +8,9 @@ takes four steps:
 3. The Secret gets the password and, as an annotation, the revision.
 4. The status names the principal as the current one.
 
+Then an overlap begins, in which both credentials work. It ends at its deadline. If the brokers describe the last use of credentials, it
+ends earlier, when no client has used the previous credential for some time.
+
 The operator does not store the password, and cannot read the Secret. After a crash, the revision in the metadata of the Secret tells
 whether step 3 was done. If it was, step 4 follows. Otherwise no client knows the password, so step 1 begins again with another revision.
 """
@@ -21,10 +24,13 @@ from firn.api.v1alpha1.topic_user import SLOTS, Authentication, Slot
 from firn.model import durations
 from firn_controllers.conditions.render import timestamp
 from firn_controllers.ports import ClientSecret, Manifest
-from firn_controllers.topic_users.checks import DEFAULT_OVERLAP
+from firn_controllers.topic_users.checks import DEFAULT_IDLE, DEFAULT_OVERLAP
 
 VISIBLE_WITHIN = timedelta(minutes=1)
 """Time after a credential was made, within which brokers may not describe it yet."""
+CONFIRMED_AFTER = timedelta(minutes=3)
+"""Time between the two observations that no client uses a credential. After an outage of the coordinator, brokers store the last uses
+again within a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,8 @@ class Credentials:
     next: Slot | None = None
     next_revision: str | None = None
     request: str | None = None
+    previous_last_used: datetime | None = None
+    """Last use of the previous credential, to the minute; None if it was not used since the rotation."""
 
     def live(self) -> tuple[Slot, ...]:
         """Return the principals that may have rights."""
@@ -72,6 +80,7 @@ def read(status: Mapping[str, Any], secret: str) -> Credentials:
         next=section.get("next"),
         next_revision=section.get("nextRevision"),
         request=section.get("request"),
+        previous_last_used=_time(section.get("previousLastUsed")),
     )
 
 
@@ -87,6 +96,7 @@ def written(credentials: Credentials, authentication: Authentication) -> Manifes
         "issued": timestamp(issued) if issued else None,
         "expires": timestamp(issued + every) if issued and every else None,
         "previousUntil": timestamp(credentials.previous_until) if credentials.previous_until else None,
+        "previousLastUsed": timestamp(credentials.previous_last_used) if credentials.previous_last_used else None,
         "next": credentials.next,
         "nextRevision": credentials.next_revision,
         "request": credentials.request,
@@ -108,6 +118,10 @@ class Facts:
     accepted: frozenset[Slot]
     """The principals that have a credential in Kafka."""
     now: datetime
+    last_used: datetime | None = None
+    """Last use of the previous credential; None if the brokers do not describe it, or if there is no previous credential."""
+    confirmed: bool = False
+    """True if an observation some minutes ago has also shown that no client uses the previous credential."""
 
 
 def settled(credentials: Credentials, facts: Facts) -> Credentials:
@@ -119,7 +133,27 @@ def settled(credentials: Credentials, facts: Facts) -> Credentials:
         return credentials
     # A shorter overlap in the spec takes effect at once.
     until = min(credentials.previous_until, credentials.issued + overlap(facts.authentication))
-    return replace(credentials, previous_until=until if facts.now < until else None)
+    if facts.now >= until or (facts.confirmed and idle_left(credentials, facts) == timedelta(0)):
+        return replace(credentials, previous_until=None, previous_last_used=None)
+    used = facts.last_used
+    since = used if used is not None and used > credentials.issued else credentials.previous_last_used
+    return replace(credentials, previous_until=until, previous_last_used=since)
+
+
+def idle_left(credentials: Credentials, facts: Facts) -> timedelta | None:
+    """Return the time until the previous credential counts as no longer used; None if the brokers do not describe its use.
+
+    A client that has not read the Secret again since the rotation has time to connect, so the time begins with the rotation.
+    """
+    if credentials.previous_until is None or credentials.issued is None or facts.last_used is None:
+        return None
+    since = max(credentials.issued, facts.last_used)
+    return max(timedelta(0), since + idle(facts.authentication) - facts.now)
+
+
+def idle(authentication: Authentication) -> timedelta:
+    """Return the time without use after which the credential before ends."""
+    return durations.parse(authentication.rotation.idle if authentication.rotation is not None else DEFAULT_IDLE)
 
 
 def published(credentials: Credentials, facts: Facts, uid: str) -> Credentials:
@@ -133,6 +167,7 @@ def published(credentials: Credentials, facts: Facts, uid: str) -> Credentials:
         connection=facts.connection,
         issued=facts.now,
         previous_until=until,
+        previous_last_used=None,
         next=None,
         next_revision=None,
     )
@@ -145,7 +180,10 @@ def begun(credentials: Credentials, facts: Facts, revision: str) -> Credentials 
     if not (_is_lost(credentials, facts) or (credentials.previous_until is None and _is_due(credentials, facts))):
         return None
     slot = other(credentials.current) if credentials.current is not None else SLOTS[0]
-    return replace(credentials, next=slot, next_revision=revision, previous_until=None, request=facts.request or None)
+    request = facts.request or None
+    return replace(
+        credentials, next=slot, next_revision=revision, previous_until=None, previous_last_used=None, request=request
+    )
 
 
 def overlap(authentication: Authentication) -> timedelta:
@@ -157,7 +195,8 @@ def next_change(credentials: Credentials, facts: Facts) -> timedelta | None:
     """Return the time until the end of the overlap, or until the next rotation; None without either."""
     every = _every(facts.authentication)
     if credentials.previous_until is not None:
-        return max(timedelta(0), credentials.previous_until - facts.now)
+        end, left = max(timedelta(0), credentials.previous_until - facts.now), idle_left(credentials, facts)
+        return end if left is None else min(end, max(left, CONFIRMED_AFTER))
     if credentials.issued is not None and every is not None:
         return max(timedelta(0), credentials.issued + every - facts.now)
     return None

@@ -142,7 +142,7 @@ def _credentials(findings: UserFindings, held: Credentials) -> Verdict:
             "True",
             Reason.ISSUED,
             f"Secret {held.secret} has the password of principal {held.current}; the previous credential works until"
-            f" {timestamp(held.previous_until)}",
+            f" {timestamp(held.previous_until)} at the latest",
         )
     return Verdict("True", Reason.ISSUED, f"Secret {held.secret} has the password of principal {held.current}")
 

@@ -44,6 +44,11 @@ class Rotation(ApiModel):
         description="Time for which the previous credential still works after a rotation, such as 1d. It must be shorter than every. Clients must"
         " read the Secret again within this time.",
     )
+    idle: Duration = Field(
+        default="1h",
+        description="Time without any use of the previous credential after which it stops working before the end of the overlap, at least 5m."
+        " Diskless brokers report uses, and open connections count. Apache Kafka does not, so overlap alone counts there.",
+    )
 
 
 class Authentication(ApiModel):
@@ -182,7 +187,12 @@ class CredentialStatus(ApiModel):
     expires: datetime | None = Field(default=None, description="Time of the next rotation.")
     previous_until: datetime | None = Field(
         default=None,
-        description="Time at which the previous credential stops working. Absent: only the current one works.",
+        description="Time at which the previous credential stops working, at the latest. Absent: only the current one works.",
+    )
+    previous_last_used: datetime | None = Field(
+        default=None,
+        description="Last use of the previous credential since the rotation, as diskless brokers report it once a minute. Absent: no use, or the"
+        " brokers do not report uses, as Apache Kafka.",
     )
     next: Slot | None = Field(
         default=None, description="The principal for which the operator makes a credential now: a or b."

@@ -92,6 +92,26 @@ class AccessContract(StoreContract):
         await store.access.change_credentials([credential("ben")], [credential("ana").key])
         assert (await loaded(store, version)).credentials == {"ana": [], "ben": [credential("ben")]}
 
+    async def test_the_last_use_of_a_credential_is_kept_until_it_changes(self, store: MetadataStore) -> None:
+        ana, ben = credential(), credential("ben")
+        other = credential(mechanism=ScramMechanism.SHA_256)
+        await store.access.change_credentials([ana, other, ben])
+        version = (await loaded(store)).version
+        assert await store.access.last_uses(["ana", "ben"]) == {}
+        await store.access.note_uses([ana.key, ben.key, ana.key], 2_000)
+        await store.access.note_uses([ana.key, other.key], 1_000)
+        assert await store.access.last_uses(["ana"]) == {ana.key: 2_000, other.key: 1_000}, "a later time stays"
+        assert await store.access.last_uses(["eve"]) == {}
+        assert await store.access.load_access(version) is None, "a use makes no version"
+        await store.access.change_credentials([credential(iterations=8192)])
+        await store.access.change_credentials([], [ben.key])
+        assert await store.access.last_uses(["ana", "ben"]) == {other.key: 1_000}
+
+    async def test_a_use_of_an_unknown_credential_is_not_stored(self, store: MetadataStore) -> None:
+        await store.access.note_uses([credential().key], 1_000)
+        await store.access.change_credentials([credential()])
+        assert await store.access.last_uses(["ana"]) == {}
+
     async def test_an_acl_exists_once(self, store: MetadataStore) -> None:
         write = acl(operation=Operation.WRITE)
         assert await store.access.create_acls([acl(), acl(), acl(BEN)], MOST)

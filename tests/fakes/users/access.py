@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from firn.model.errors import FirnError, InvalidSpecError
 from firn_controllers.ports import AclRule, PrincipalState
@@ -9,6 +10,8 @@ from tests.fakes.faults import Faults, effect
 
 QUOTAS = frozenset({"producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"})
 """Kafka's keys of the quotas of a user."""
+NEVER = datetime.fromtimestamp(0, UTC)
+"""The last use of a credential without any."""
 Principal = tuple[str, str]
 """Profile and user."""
 
@@ -23,6 +26,10 @@ class FakeAccess:
         self.quotas: defaultdict[Principal, dict[str, float]] = defaultdict(dict)
         self.problem: dict[str, FirnError] = {}
         """Profile, or name of a method -> the error of every call."""
+        self.tracks = False
+        """True if the brokers describe last uses of credentials, as diskless brokers do."""
+        self.used: dict[Principal, datetime] = {}
+        """Last uses of credentials since they were put."""
         self.calls: Counter[str] = Counter()
         self.described: list[tuple[str, ...]] = []
         """Users of each call of describe."""
@@ -36,6 +43,7 @@ class FakeAccess:
     async def put_credential(self, profile: str, user: str, password: str) -> None:
         self._answer(profile, "put_credential")
         self.passwords[profile, user] = password
+        self.used.pop((profile, user), None)
         self.faults.log.append(f"put credential {user}")
 
     @effect
@@ -90,7 +98,9 @@ class FakeAccess:
 
     def _state(self, principal: Principal) -> PrincipalState:
         acls, quotas = self.acls.get(principal, set()), self.quotas.get(principal, {})
-        return PrincipalState(frozenset(acls), dict(quotas), principal in self.passwords)
+        known = principal in self.passwords
+        used = self.used.get(principal, NEVER) if known and self.tracks else None
+        return PrincipalState(frozenset(acls), dict(quotas), known, used)
 
     def _answer(self, profile: str, method: str) -> None:
         self.calls[method] += 1

@@ -42,7 +42,7 @@ def granted(**topics: Any) -> list[Manifest]:
 
 def test_defaults_are_those_of_the_model(api: ApiServer) -> None:
     stored = create(api, user("defaults", authentication={"rotation": {"every": "90d"}}))
-    rotation = {"every": "90d", "overlap": "1d"}
+    rotation = {"every": "90d", "overlap": "1d", "idle": "1h"}
     assert stored["spec"] == {"profile": "p", "authentication": {"type": "ScramSha512", "rotation": rotation}}
     assert stored["status"] == crds.DEFAULT_STATUS
     assert create(api, user("bare"))["spec"] == {"profile": "p", "authentication": {"type": "ScramSha512"}}

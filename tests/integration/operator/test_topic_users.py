@@ -116,6 +116,12 @@ class Account:
         except AssertionError as error:
             raise AssertionError(f"{error}: {json.dumps(self.status())}") from None
 
+    def shows_last_use(self) -> bool:
+        """Let the operator look at the user again, and return whether the status has the last use of the previous password."""
+        self.apply(quotas={"requestPercent": 1000 + next(_numbers)})
+        self.await_ready()
+        return "previousLastUsed" in self.status()["credentials"]
+
     def secret(self) -> dict[str, str]:
         """Return the content of the Secret, which only the test reads."""
         data = self.world.api.call("GET", f"/api/v1/namespaces/demo/secrets/{self.name}-kafka")["data"]
@@ -214,6 +220,8 @@ def test_both_credentials_work_until_the_end_of_the_overlap(world: "World", acco
     assert produced(second, topic, "with the new one") is None, "the Secret is written after Kafka has the credential"
     assert produced(first, topic, "with the old one") is None, "clients have time to read the Secret again"
     assert "previousUntil" in account.status()["credentials"]
+    if account.profile == "waves":
+        await_true("the last use is shown", account.shows_last_use, 60)
 
     account.apply(authentication={"rotation": {"overlap": "1s"}})
     await_true("the overlap is over", lambda: "previousUntil" not in account.status()["credentials"], 60)

@@ -99,11 +99,37 @@ class PostgresAccess:
                 " stored_key = excluded.stored_key, server_key = excluded.server_key",
                 *_columns([(*it.key, it.iterations, it.salt, it.stored_key, it.server_key) for it in newest], 6),
             )
+            await db.execute(
+                "DELETE FROM credential_use USING unnest($1::text[], $2::int[]) AS it(name, mechanism)"
+                " WHERE credential_use.name = it.name AND credential_use.mechanism = it.mechanism",
+                *_columns(changed, 2),
+            )
             deleted = {CredentialKey(name, ScramMechanism(mechanism)) for name, mechanism in rows}
             return [key for key in delete if key not in deleted]
 
-        users = [key.user for key in (*delete, *(each.key for each in put))]
-        return await self._change(changes(Kind.USER, users), work)
+        changed = (*delete, *(each.key for each in put))
+        return await self._change(changes(Kind.USER, [key.user for key in changed]), work)
+
+    async def note_uses(self, keys: Sequence[CredentialKey], used_ms: int) -> None:
+        async def work(db: Any) -> None:
+            # In one order, so that two brokers do not wait for each other.
+            await db.execute(
+                "INSERT INTO credential_use SELECT credential.name, credential.mechanism, $3::bigint"
+                " FROM unnest($1::text[], $2::int[]) AS it(name, mechanism)"
+                " JOIN credential ON credential.name = it.name AND credential.mechanism = it.mechanism ORDER BY 1, 2"
+                " ON CONFLICT (name, mechanism) DO UPDATE SET used_ms = greatest(credential_use.used_ms, excluded.used_ms)",
+                *_columns(list(dict.fromkeys(keys)), 2), used_ms,
+            )  # fmt: skip
+
+        await self._database.use(work)
+
+    async def last_uses(self, users: Sequence[str]) -> Mapping[CredentialKey, int]:
+        async def work(db: Any) -> Mapping[CredentialKey, int]:
+            sql = "SELECT name, mechanism, used_ms FROM credential_use WHERE name = ANY($1::text[])"
+            rows = await db.fetch(sql, list(users))
+            return {CredentialKey(name, ScramMechanism(mechanism)): used_ms for name, mechanism, used_ms in rows}
+
+        return await self._database.use(work)
 
     async def create_acls(self, acls: Sequence[Acl], most: int) -> bool:
         async def work(db: Any) -> None:

@@ -140,6 +140,10 @@ SCRIPTS = (
     """
     CREATE TABLE access_secret(id int PRIMARY KEY CHECK (id = 1), value bytea NOT NULL);
     """,
+    """
+    CREATE TABLE credential_use(name text COLLATE "C" NOT NULL, mechanism int NOT NULL, used_ms bigint NOT NULL,
+      PRIMARY KEY(name, mechanism));
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -159,6 +163,8 @@ version sees all earlier ones. The trigger also notes the changes of earlier ver
 `metadata_store.access_rows` explains `access_change`.
 
 `access_secret` has one row, the secret of `AccessStore.secret`.
+
+`credential_use` has the last use of each credential that was used. Changes of a credential delete its row.
 """
 
 COMPATIBLE_FROM = 1

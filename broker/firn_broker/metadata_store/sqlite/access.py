@@ -1,9 +1,10 @@
 """Credentials, ACLs and quotas in SQLite."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from firn_broker.access_types import Access, AccessVersion, Acl, CredentialKey, Entity, ScramCredential
+from firn_broker.access_types import Access, AccessVersion, Acl, CredentialKey, Entity, ScramCredential, ScramMechanism
 from firn_broker.metadata_store import access_rows
 from firn_broker.metadata_store.access_rows import ACL, CREDENTIAL, QUOTA, Change, Kind, Loading, changes
 from firn_broker.metadata_store.sqlite.database import Database
@@ -81,10 +82,32 @@ class SqliteAccess:
                 f"INSERT OR REPLACE INTO credential({CREDENTIAL}) VALUES (?, ?, ?, ?, ?, ?)",
                 [(*each.key, each.iterations, each.salt, each.stored_key, each.server_key) for each in put],
             )
-            self._note(changes(Kind.USER, [key.user for key in (*delete, *(each.key for each in put))]))
+            changed = (*delete, *(each.key for each in put))
+            self._database.connection.executemany("DELETE FROM credential_use WHERE name=? AND mechanism=?", changed)
+            self._note(changes(Kind.USER, [key.user for key in changed]))
             return missing
 
         return await self._database.run(work)
+
+    async def note_uses(self, keys: Sequence[CredentialKey], used_ms: int) -> None:
+        def work() -> None:
+            self._database.connection.executemany(
+                "INSERT INTO credential_use SELECT name, mechanism, ? FROM credential WHERE name=? AND mechanism=?"
+                " ON CONFLICT(name, mechanism) DO UPDATE SET used_ms=max(used_ms, excluded.used_ms)",
+                [(used_ms, *key) for key in keys],
+            )
+
+        await self._database.run(work)
+
+    async def last_uses(self, users: Sequence[str]) -> Mapping[CredentialKey, int]:
+        def work() -> Mapping[CredentialKey, int]:
+            rows = self._database.connection.execute(
+                "SELECT name, mechanism, used_ms FROM credential_use WHERE name IN (SELECT value FROM json_each(?))",
+                (json.dumps(users),),
+            )
+            return {CredentialKey(name, ScramMechanism(mechanism)): used_ms for name, mechanism, used_ms in rows}
+
+        return await self._database.run(work, write=False)
 
     async def create_acls(self, acls: Sequence[Acl], most: int) -> bool:
         def work() -> None:

@@ -91,6 +91,10 @@ MIGRATIONS = (
     """
     CREATE TABLE access_secret(id INTEGER PRIMARY KEY CHECK(id = 1), value BLOB NOT NULL);
     """,
+    """
+    CREATE TABLE credential_use(name TEXT NOT NULL, mechanism INTEGER NOT NULL, used_ms INTEGER NOT NULL,
+      PRIMARY KEY(name, mechanism)) WITHOUT ROWID;
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -107,6 +111,8 @@ or with the topic. Earlier versions did not store it, so any id that they alloca
 `metadata_store.access_rows` explains `access_change`.
 
 `access_secret` has one row, the secret of `AccessStore.secret`.
+
+`credential_use` has the last use of each credential that was used. Changes of a credential delete its row.
 """
 RAISE_FORGOTTEN = (
     "ON CONFLICT(topic) DO UPDATE SET pid=max(pid, excluded.pid), forgotten_ms=max(forgotten_ms, excluded.forgotten_ms)"

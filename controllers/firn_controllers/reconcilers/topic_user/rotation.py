@@ -49,6 +49,8 @@ class UserMemory:
     secret: ClientSecret | None = None
     looked: float | None = None
     """Monotonic time at which the metadata of the Secret were read."""
+    unused: float | None = None
+    """Monotonic time of the first observation in a row that no client uses the previous credential."""
 
 
 def held(entry: UserEntry) -> Credentials | None:
@@ -145,15 +147,28 @@ class Rotation:
         assert entry.resource is not None
         authorities = await self._ports.authorities.certificates(entry.profile)
         self._connection = client_connection(config, entry.profile, checks.profile_users(entry, config), authorities)
-        self._facts = Facts(
+        previous = found.previous
+        facts = Facts(
             authentication=entry.resource.spec.authentication,
             request=entry.rotate,
             connection=self._connection.digest,
             secret=await self._look(entry, found),
             accepted=frozenset(slot for slot in SLOTS if states[access.principal(entry, slot)].credential),
             now=findings.now,
+            last_used=states[access.principal(entry, previous)].last_used if previous is not None else None,
         )
+        self._facts = replace(facts, confirmed=self._confirmed(found, facts))
         return self._facts
+
+    def _confirmed(self, found: Credentials, facts: Facts) -> bool:
+        """Return whether no client uses the previous credential now, and an earlier observation has shown the same."""
+        memory, now = self._memory, self._context.ports.clock.monotonic()
+        if credentials.idle_left(found, facts) != timedelta(0):
+            memory.unused = None
+            return False
+        if memory.unused is None:
+            memory.unused = now
+        return now - memory.unused >= credentials.CONFIRMED_AFTER.total_seconds()
 
     async def _look(self, entry: UserEntry, found: Credentials) -> ClientSecret | None:
         """Return the metadata of the Secret, at most some minutes old. After a crash, they are read again."""

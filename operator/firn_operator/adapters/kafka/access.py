@@ -139,7 +139,10 @@ class ProfileAccess(ProfileAdmin):
             known = credentials.describe(broker, users)
             rules = acls.describe(broker, users, _EACH)
             limits = quotas.describe(broker, users, _EACH)
-        return {user: PrincipalState(frozenset(rules[user]), limits.get(user, {}), user in known) for user in users}
+        return {
+            user: PrincipalState(frozenset(rules[user]), limits.get(user, {}), user in known, known.get(user))
+            for user in users
+        }
 
     def _alter(self, changes: Mapping[str, quotas.Changes]) -> dict[str, KafkaException | None]:
         with BrokerConnection(self._connection, REQUEST_TIMEOUT) as broker:

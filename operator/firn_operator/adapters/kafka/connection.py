@@ -72,11 +72,9 @@ class Reader:
         size = self._varint() - 1
         return None if size < 0 else self.take(size).decode(errors="replace")
 
-    def skip_tags(self) -> None:
-        """Go over the tagged fields of a structure."""
-        for _ in range(self._varint()):
-            self._varint()
-            self.take(self._varint())
+    def tags(self) -> dict[int, bytes]:
+        """Return the tagged fields of a structure by their tags."""
+        return {self._varint(): self.take(self._varint()) for _ in range(self._varint())}
 
     def _varint(self) -> int:
         value, shift = 0, 0
@@ -196,7 +194,7 @@ class BrokerConnection:
                 "the broker's answer belongs to another request; check that the address is a Kafka listener",
             )
         if tagged:
-            answer.skip_tags()
+            answer.tags()
         return answer
 
     def _left(self) -> float:
