@@ -91,6 +91,27 @@ def container_security() -> dict[str, Any]:
     return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 
 
+EPHEMERAL_STORAGE = "ephemeral-storage"
+"""Kubernetes' resource for the disk space of a pod on its node."""
+
+
+def with_ephemeral_storage(resources: Mapping[str, Mapping[str, str]], request: str, limit: str) -> dict[str, Any]:
+    """Return requests and limits of a container with these amounts of disk space, unless ``resources`` sets its own."""
+    if any(EPHEMERAL_STORAGE in amounts for amounts in resources.values()):
+        return {key: dict(amounts) for key, amounts in resources.items() if amounts}
+    more = {"requests": request, "limits": limit}
+    return {key: {**resources.get(key, {}), EPHEMERAL_STORAGE: amount} for key, amount in more.items()}
+
+
+def scratch_volume(resources: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """Return the volume ``tmp``. It has no more space than the container may use.
+
+    Kubernetes evicts the pod if the volume has more bytes. Without a limit, one pod could fill the disk of its node.
+    """
+    limit = resources.get("limits", {}).get(EPHEMERAL_STORAGE)
+    return {"name": "tmp", "emptyDir": {"sizeLimit": limit} if limit else {}}
+
+
 def scheduling(settings: Scheduling) -> dict[str, Any]:
     """Return the parts of a pod spec that decide on its node; only those that are set."""
     parts: dict[str, Any] = {

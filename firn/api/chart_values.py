@@ -11,6 +11,7 @@ from firn.model.config import (
     AnyProfile,
     Catalog,
     DisklessProfile,
+    ImageReference,
     IngestionGroup,
     KafkaProfile,
     Maintenance,
@@ -25,27 +26,41 @@ from firn.model.config import (
 )
 
 KubernetesName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
-ImageReference = Annotated[str, Field(pattern=r"^\S*$")]
+ImageTag = Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$")]
+ImageDigest = Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")]
 Duration = Annotated[str, Field(pattern=r"^[1-9][0-9]*(ms|s|m|h|d)$")]
+
+
+class ImageDigests(Settings):
+    """Digests of Firn's own images, such as those that `docker buildx imagetools inspect` shows."""
+
+    operator: ImageDigest = ""
+    """Digest of firn-operator, as sha256:... Empty: the tag decides."""
+    spark: ImageDigest = ""
+    """Digest of firn-spark."""
+    broker: ImageDigest = ""
+    """Digest of firn-broker."""
 
 
 class ImageValues(Settings):
     """Container images: Firn's own images from your registry, and public images of Kafka and the bundled stores."""
 
-    registry: ImageReference
+    registry: Annotated[str, Field(pattern=r"^[^\s@]*$")]
     """Registry of firn-operator, firn-spark and firn-broker, such as registry.example.com/data."""
-    tag: ImageReference
+    tag: ImageTag
     """Tag of these three images. Empty: the chart's appVersion."""
+    digests: ImageDigests
+    """Digests of these three images. They replace the tag, so the nodes run exactly these images."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"]
     """Pull policy of every image."""
     pull_secrets: list[KubernetesName]
     """Names of image pull Secrets in the release's namespace. Every pod uses them."""
     operator: ImageReference
-    """Full reference of firn-operator. It replaces registry and tag."""
+    """Full reference of firn-operator. It replaces registry, tag and digest."""
     spark: ImageReference
-    """Full reference of firn-spark. It replaces registry and tag."""
+    """Full reference of firn-spark. It replaces registry, tag and digest."""
     broker: ImageReference
-    """Full reference of firn-broker, for profiles of kind Diskless. It replaces registry and tag."""
+    """Full reference of firn-broker, for profiles of kind Diskless. It replaces registry, tag and digest."""
     kafka: Annotated[ImageReference, Field(min_length=1)]
     """Apache Kafka, with the layout of the official image."""
     postgres: Annotated[ImageReference, Field(min_length=1)]

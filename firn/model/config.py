@@ -175,11 +175,15 @@ class SecretKey(Settings):
         return names.secret_file(self.secret, self.key)
 
 
+ImageReference = Annotated[str, Field(pattern=r"^[^\s@]*(@sha256:[0-9a-f]{64})?$")]
+"""Reference of an image. After ``@``, it has the digest of the image (``@sha256:...``)."""
+
+
 class Image(Settings):
     """A container image: its full reference, and when to pull it."""
 
-    image: str = Field(min_length=1)
-    """Full reference of the image."""
+    image: Annotated[ImageReference, Field(min_length=1)]
+    """Full reference of the image: a tag, or a digest as ``NAME@sha256:...``."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """When the nodes pull the image."""
 
@@ -772,6 +776,13 @@ class Executors(Settings):
     """Memory of each executor in addition to its heap, for Python workers and off-heap data."""
 
 
+def _checked_request(request: str, limit: str) -> None:
+    if quantities.size(request) > quantities.size(limit):
+        raise ValueError(
+            f"ephemeralStorageRequest {request} is more than ephemeralStorage {limit}; lower the request, or raise ephemeralStorage"
+        )
+
+
 class IngestionGroup(Settings):
     """An ingestion application: a driver pod that serves many topics."""
 
@@ -787,6 +798,11 @@ class IngestionGroup(Settings):
     """Heap of the driver's JVM, such as ``768m``. Python uses the rest of ``memory``."""
     cpu: str = "500m"
     """CPU request of the driver pod, such as ``500m``."""
+    ephemeral_storage: Size = "20Gi"
+    """Limit for the disk space of the driver and of each executor on their nodes: files in ``/tmp``, such as those that Spark
+    spills, and logs. Kubernetes evicts a pod that uses more."""
+    ephemeral_storage_request: Size = "512Mi"
+    """Disk space that a node must have for each of these pods."""
     executors: Executors | None = None
     """Executors of the group. Without them, Spark's tasks run in the driver pod."""
     bytes_per_commit: Size = "128Mi"
@@ -803,6 +819,11 @@ class IngestionGroup(Settings):
     service_account: str = "firn-ingest"
     """ServiceAccount of the pods."""
 
+    @model_validator(mode="after")
+    def _request_fits(self) -> Self:
+        _checked_request(self.ephemeral_storage_request, self.ephemeral_storage)
+        return self
+
 
 class RunSize(Settings):
     """Resources of a maintenance run of this size."""
@@ -815,8 +836,18 @@ class RunSize(Settings):
     """Memory request and limit of the driver pod."""
     cpu: str = "500m"
     """CPU request of the driver pod, such as ``500m``."""
+    ephemeral_storage: Size = "100Gi"
+    """Limit for the disk space of the driver and of each executor on their nodes: files in ``/tmp``, such as those that Spark
+    spills, and logs. Kubernetes evicts a pod that uses more."""
+    ephemeral_storage_request: Size = "1Gi"
+    """Disk space that a node must have for each of these pods."""
     executors: Executors | None = None
     """Executors of the run. Without them, Spark's tasks run in the driver pod."""
+
+    @model_validator(mode="after")
+    def _request_fits(self) -> Self:
+        _checked_request(self.ephemeral_storage_request, self.ephemeral_storage)
+        return self
 
 
 class Audit(Settings):

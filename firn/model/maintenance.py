@@ -195,6 +195,11 @@ class MaintenanceRun(Contract):
     executors: Executors | None = None
     executor_image: str | None = None
     executor_pull_policy: str = "IfNotPresent"
+    # An application without executors keeps the document of the release before.
+    executor_storage: str | None = Field(default=None, exclude_if=lambda size: size is None)
+    """Limit for the disk space of each executor on its node."""
+    executor_storage_request: str | None = Field(default=None, exclude_if=lambda size: size is None)
+    """Disk space that a node must have for an executor."""
     pull_secrets: tuple[str, ...] = ()
     service_account: str = ""
     spark_conf: dict[str, str] = Field(default_factory=dict)

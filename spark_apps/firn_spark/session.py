@@ -47,13 +47,19 @@ spec:
         allowPrivilegeEscalation: false
         readOnlyRootFilesystem: true
         capabilities: {drop: [ALL]}
+      # Spark adds CPU and memory.
+      resources:
+        requests: {ephemeral-storage: %(storage_request)s}
+        limits: {ephemeral-storage: %(storage)s}
       volumeMounts:
         # Spark finds its local directory by this name. Otherwise it mounts one at SPARK_LOCAL_DIRS, which is /tmp too.
         - {name: spark-local-dir-1, mountPath: /tmp}
   volumes:
     - name: spark-local-dir-1
-      emptyDir: {}
+      emptyDir: {sizeLimit: %(storage)s}
 """
+EXECUTOR_STORAGE = ("512Mi", "20Gi")
+"""Request and limit for the disk space of an executor whose settings are of an earlier operator."""
 LANDING_DAEMON = "firn_spark.worker_daemon"
 MERGE_DAEMON = "firn_spark.merge_daemon"
 HEAP_EXHAUSTED_EXIT = 3
@@ -100,6 +106,10 @@ class Application(Protocol):
     def executor_image(self) -> str | None: ...  # noqa: D102
     @property
     def executor_pull_policy(self) -> str: ...  # noqa: D102
+    @property
+    def executor_storage(self) -> str | None: ...  # noqa: D102
+    @property
+    def executor_storage_request(self) -> str | None: ...  # noqa: D102
     @property
     def pull_secrets(self) -> tuple[str, ...]: ...  # noqa: D102
     @property
@@ -230,6 +240,16 @@ def _executor_conf(settings: Application, environment: Mapping[str, str], attemp
     return conf
 
 
+def executor_template(settings: Application) -> str:
+    """Return the pod template from which Spark makes executors."""
+    request, limit = EXECUTOR_STORAGE
+    return EXECUTOR_TEMPLATE % {
+        "pull_policy": settings.executor_pull_policy,
+        "storage_request": settings.executor_storage_request or request,
+        "storage": settings.executor_storage or limit,
+    }
+
+
 def start(settings: Application, environment: Mapping[str, str] = os.environ, *, daemon: str = LANDING_DAEMON) -> Any:
     """Start the application's SparkSession. ``daemon`` is as in `spark_conf`.
 
@@ -248,9 +268,7 @@ def start_context(
     conf = spark_conf(settings, environment, attempt, daemon)
     catalogs = catalog_conf(settings)
     if settings.executors is not None:
-        Path(conf["spark.kubernetes.executor.podTemplateFile"]).write_text(
-            EXECUTOR_TEMPLATE % {"pull_policy": settings.executor_pull_policy}
-        )
+        Path(conf["spark.kubernetes.executor.podTemplateFile"]).write_text(executor_template(settings))
         delete_executors(settings)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

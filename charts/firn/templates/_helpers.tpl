@@ -21,10 +21,14 @@ app.kubernetes.io/component: {{ .component }}
 {{/* Reference of an image of ours. Argument: dict "root" $ "name" (operator | spark | broker) */}}
 {{- define "firn.image" -}}
 {{- $images := .root.Values.images -}}
+{{- $digest := get ($images.digests | default dict) .name -}}
 {{- if get $images .name -}}
+{{- if $digest -}}
+{{- fail (printf "images.digests.%s: images.%s is a full reference. Write it as NAME@%s instead, or remove it" .name .name $digest) -}}
+{{- end -}}
 {{ get $images .name }}
 {{- else -}}
-{{ required (printf "images.registry is empty: set it to where firn-%s was pushed, or give the full reference in images.%s" .name .name) $images.registry }}/firn-{{ .name }}:{{ $images.tag | default .root.Chart.AppVersion }}
+{{ required (printf "images.registry is empty: set it to where firn-%s was pushed, or give the full reference in images.%s" .name .name) $images.registry }}/firn-{{ .name }}{{ if $digest }}@{{ $digest }}{{ else }}:{{ $images.tag | default .root.Chart.AppVersion }}{{ end }}
 {{- end -}}
 {{- end }}
 
@@ -55,6 +59,15 @@ securityContext:
   readOnlyRootFilesystem: true
   capabilities:
     drop: [ALL]
+{{- end }}
+
+{{/* The volume of a container's scratch files. It has no more space than the container may use. Argument: resources of the container */}}
+{{- define "firn.scratch" -}}
+{{- with dig "limits" "ephemeral-storage" "" . -}}
+{sizeLimit: {{ . }}}
+{{- else -}}
+{}
+{{- end -}}
 {{- end }}
 
 {{/* Argument: scheduling as in the configuration (nodeSelector, tolerations, affinity, ...) */}}

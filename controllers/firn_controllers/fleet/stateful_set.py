@@ -73,6 +73,6 @@ def variables(fleet: Fleet, own: Sequence[dict[str, Any]]) -> list[dict[str, Any
     return [*({"name": name, "value": value} for name, value in settings if name not in taken), *own]
 
 
-def resources(settings: Resources) -> dict[str, Any]:
-    """Return requests and limits of a container; only those that are set."""
-    return {key: value for key, value in (("requests", settings.requests), ("limits", settings.limits)) if value}
+def resources(settings: Resources, request: str, limit: str) -> dict[str, Any]:
+    """Return requests and limits of a container. ``request`` and ``limit`` are its disk space, unless the profile sets its own."""
+    return children.with_ephemeral_storage({"requests": settings.requests, "limits": settings.limits}, request, limit)

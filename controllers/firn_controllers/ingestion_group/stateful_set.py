@@ -43,6 +43,8 @@ def _template(config: Config, settings: GroupSettings, labels: dict[str, str]) -
     guarded = {name for name, connection in settings.kafka.items() if connection.sasl_token_path is not None}
     access = {name: access for name, access in config.closed_profiles.items() if name in guarded}
     access_volumes, access_mounts = children.access_volumes(access)
+    amounts = {"requests": {"cpu": group.cpu, "memory": group.memory}, "limits": {"memory": group.memory}}
+    resources = children.with_ephemeral_storage(amounts, group.ephemeral_storage_request, group.ephemeral_storage)
     probe = {"port": "progress"}
     container = {
         "name": "driver",
@@ -55,10 +57,7 @@ def _template(config: Config, settings: GroupSettings, labels: dict[str, str]) -
             {"name": "driver", "containerPort": DRIVER_PORT},
             {"name": "block-manager", "containerPort": BLOCK_MANAGER_PORT},
         ],
-        "resources": {
-            "requests": {"cpu": group.cpu, "memory": group.memory},
-            "limits": {"memory": group.memory},
-        },
+        "resources": resources,
         "startupProbe": {"httpGet": {"path": "/livez", **probe}, "periodSeconds": 2, "failureThreshold": 150},
         "readinessProbe": {"httpGet": {"path": "/readyz", **probe}, "periodSeconds": 3, "timeoutSeconds": 3},
         "livenessProbe": {
@@ -85,7 +84,7 @@ def _template(config: Config, settings: GroupSettings, labels: dict[str, str]) -
         "containers": [container],
         "volumes": [
             {"name": "settings", "configMap": {"name": names.ingestion(settings.group)}},
-            {"name": "tmp", "emptyDir": {}},
+            children.scratch_volume(resources),
             *volumes,
             *access_volumes,
         ],

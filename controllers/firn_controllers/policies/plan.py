@@ -157,6 +157,8 @@ def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: dateti
         executors=size.executors,
         executor_image=image.image if size.executors else None,
         executor_pull_policy=image.pull_policy,
+        executor_storage=size.ephemeral_storage if size.executors else None,
+        executor_storage_request=size.ephemeral_storage_request if size.executors else None,
         pull_secrets=tuple(config.images.pull_secrets) if size.executors else (),
         service_account=config.maintenance.service_account,
         spark_conf=config.maintenance.spark_conf,
@@ -305,16 +307,15 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
     access = {name: access for name, access in config.closed_profiles.items() if name in run.kafka}
     access_volumes, access_mounts = children.access_volumes(access)
     volumes, mounts = [*volumes, *access_volumes], [*mounts, *access_mounts]
+    amounts = {"requests": {"cpu": size.cpu, "memory": size.memory}, "limits": {"memory": size.memory}}
+    resources = children.with_ephemeral_storage(amounts, size.ephemeral_storage_request, size.ephemeral_storage)
     container = {
         "name": "run",
         "image": image.image,
         "imagePullPolicy": image.pull_policy,
         "args": ["firn-maintain", names.RUN_PATH],
         "env": _environment(maintenance.environment),
-        "resources": {
-            "requests": {"cpu": size.cpu, "memory": size.memory},
-            "limits": {"memory": size.memory},
-        },
+        "resources": resources,
         # A run that cannot pack a report leaves the last lines of its log there.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": children.container_security(),
@@ -335,7 +336,7 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
         "containers": [container],
         "volumes": [
             {"name": "run", "configMap": {"name": run.name}},
-            {"name": "tmp", "emptyDir": {}},
+            children.scratch_volume(resources),
             *volumes,
         ],
     }

@@ -5,30 +5,16 @@ import copy
 from collections.abc import Iterator
 
 import pytest
-import yaml
 
 from firn.model import names
-from firn.model.config import Config
-from firn.model.jobs import TableTarget
-from firn_controllers.cache.policies import policy_entry as policy_entry
 from firn_controllers.children import Owner
-from firn_controllers.fleet import builders, kinds
-from firn_controllers.fleet.kafka import metadata_version
-from firn_controllers.fleet.kafka.layout import KafkaFleet
-from firn_controllers.iceberg_topic import plan
-from firn_controllers.ingestion_group import service, settings
-from firn_controllers.ingestion_group import stateful_set as driver
-from firn_controllers.ingestion_group.layout import group_labels
-from firn_controllers.policies import plan as policy_plan
-from firn_controllers.policies.due import Due
-from firn_controllers.policies.plan import DueTable, PlannedRun
+from firn_controllers.fleet import kinds
+from firn_controllers.ingestion_group import settings
 from firn_controllers.ports import Manifest
-from firn_spark import session
 from tests import apiserver, gen
 from tests.apiserver import ApiServer
+from tests.pods import NAMESPACE, OWNER, children, config_with_options, executor
 
-NAMESPACE = "firn-system"
-OWNER = Owner(NAMESPACE, "3f0c1d0e-6f2b-4d5e-9c64-0123456789ab")
 RESTRICTED = {
     "pod-security.kubernetes.io/enforce": "restricted",
     "pod-security.kubernetes.io/enforce-version": "latest",
@@ -40,97 +26,6 @@ PATHS = {
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
 }
-
-
-def config_with_options() -> Config:
-    """Return a configuration with options that add fields to the rendered objects."""
-    return gen.config(
-        images={
-            "spark": {"image": "firn-spark:1"},
-            "kafka": {"image": "kafka:4.2", "pullPolicy": "Always"},
-            "broker": {"image": "firn-broker:1"},
-            "pullSecrets": ["registry"],
-        },
-        profiles={
-            "classic": {
-                "external": {"host": "h", "port": 30500},
-                "config": {"num.io.threads": "9"},
-                "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
-                "storage": {"size": "1Gi", "storageClassName": "fast"},
-                "metadataVersion": "4.2",
-                "scheduling": {
-                    "nodeSelector": {"disk": "fast"},
-                    "tolerations": [{"key": "kafka", "operator": "Exists"}],
-                    "priorityClassName": "system-cluster-critical",
-                },
-            },
-            "waves": gen.diskless(
-                external={"host": "h", "port": 30600},
-                environment={"A": "b"},
-                scheduling={"nodeSelector": {"disk": "none"}},
-            ),
-        },
-        groups={"default": {"executors": {"instances": 1}, "environment": {"A": "b"}}},
-        maintenance={
-            "sizes": {"small": {}, "large": {"executors": {"instances": 2}}},
-            "environment": {"A": "b"},
-            "scheduling": {"nodeSelector": {"disk": "fast"}},
-        },
-    )
-
-
-def children() -> list[Manifest]:
-    """Render an object of each kind and purpose."""
-    config = config_with_options()
-    return [*children_of_fleets(config), *children_of_a_group(config), *children_of_jobs(config)]
-
-
-def children_of_fleets(config: Config) -> list[Manifest]:
-    fleet = kinds.managed_fleet(config, "classic", OWNER, None)
-    assert isinstance(fleet, KafkaFleet)
-    waves = kinds.managed_fleet(config, "waves", OWNER, None)
-    return [
-        kinds.config_map(fleet),
-        builders.headless_service(fleet),
-        builders.bootstrap_service(fleet),
-        *builders.external_services(fleet),
-        builders.disruption_budget(fleet),
-        kinds.stateful_set(fleet, 3),
-        metadata_version.build(fleet, "4.2"),
-        kinds.config_map(waves),
-        builders.headless_service(waves),
-        builders.bootstrap_service(waves),
-        *builders.external_services(waves),
-        builders.disruption_budget(waves),
-        kinds.stateful_set(waves, 3),
-    ]
-
-
-def children_of_a_group(config: Config) -> list[Manifest]:
-    contents = settings.group_settings(config, "default")
-    labels = group_labels("default")
-    return [
-        settings.build(contents, OWNER, labels),
-        service.build("default", OWNER, labels),
-        driver.build(config, contents, OWNER, labels, in_use=True),
-    ]
-
-
-def children_of_jobs(config: Config) -> list[Manifest]:
-    """Render the contract of a topic, and the contract and Job of a maintenance run."""
-    observed = gen.observed(gen.topic(config={"retention.ms": "1"}), config)
-    assert isinstance(observed.target, TableTarget)
-    maintained = policy_entry(gen.policy("nightly", run={"size": "large"}), config)
-    due = Due(gen.NOW, "it was asked for", None, {"topic": "1"})
-    batch = PlannedRun((DueTable(observed.entry, observed.target, "uuid", None, due, ""),), "large")
-    run = policy_plan.contract(maintained, batch, config, gen.NOW)
-    job = plan.contract(observed, "topic-id", table_agreed=True, topic_origin="Created", table_origin="Adopted")
-    assert job is not None
-    return [
-        plan.config_map(job, OWNER),
-        policy_plan.config_map(maintained, run, OWNER),
-        policy_plan.job(maintained, batch, run, config, OWNER),
-    ]
 
 
 CHILDREN = children()
@@ -184,24 +79,7 @@ def test_pods_meet_the_restricted_standard(api: ApiServer, manifest: Manifest) -
 
 
 def test_executors_meet_the_restricted_standard(api: ApiServer) -> None:
-    """Return the driver's template with the fields that Spark adds in client mode."""
-    pod = yaml.safe_load(session.EXECUTOR_TEMPLATE % {"pull_policy": "IfNotPresent"})
-    pod["metadata"] = {"name": "firn-ingest-default-exec-1", "labels": {**names.EXECUTOR_ROLE, "spark-exec-id": "1"}}
-    pod["spec"] |= {
-        "hostname": "firn-ingest-default-exec-1",
-        "restartPolicy": "Never",
-        "serviceAccountName": "firn-ingest",
-        "imagePullSecrets": [{"name": "registry"}],
-        "terminationGracePeriodSeconds": 10,
-    }
-    (container,) = pod["spec"]["containers"]
-    container |= {
-        "image": "firn-spark:1",
-        "args": ["executor"],
-        "env": [{"name": "SPARK_EXECUTOR_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
-        "ports": [{"name": "blockmanager", "containerPort": session.BLOCK_MANAGER_PORT}],
-        "resources": {"requests": {"cpu": "500m", "memory": "3Gi"}, "limits": {"memory": "3Gi"}},
-    }
+    pod = executor(settings.group_settings(config_with_options(), "default"))
     api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All&fieldValidation=Strict", pod)
 
 

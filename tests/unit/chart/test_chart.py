@@ -20,6 +20,7 @@ from firn_controllers.fleet import builders, kinds
 from hack.localcluster.images import build as images
 from tests import gen
 from tests.chart import CHART, ChartError, Manifest, find_object, manifests, printed, render
+from tests.pods import violations
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGES = {"images": {"registry": "registry.example.com/data"}}
@@ -473,49 +474,7 @@ def test_the_pod_security_check_finds_each_violation() -> None:
         "securityContext": {"allowPrivilegeEscalation": True, "capabilities": {"add": ["SYS_ADMIN"]}},
     }
     problems = violations({"hostNetwork": True, "containers": [container], "volumes": [{"name": "v", "hostPath": {}}]})
-    assert len(problems) == 8
-
-
-def violations(pod: Manifest) -> list[str]:
-    """Return violations of PodSecurity `restricted`, writable root file systems and missing memory limits.
-
-    Source: kubernetes.io/docs/concepts/security/pod-security-standards."""
-    problems = [f"{key} is set" for key in ("hostNetwork", "hostPID", "hostIPC") if pod.get(key)]
-    allowed = {
-        "configMap",
-        "csi",
-        "downwardAPI",
-        "emptyDir",
-        "ephemeral",
-        "persistentVolumeClaim",
-        "projected",
-        "secret",
-    }
-    for volume in pod.get("volumes", []):
-        problems += [f"volume {volume['name']} is {kind}" for kind in set(volume) - {"name"} - allowed]
-    shared = pod.get("securityContext", {})
-    for container in [*pod.get("initContainers", []), *pod["containers"]]:
-        own = container.get("securityContext", {})
-        merged = {**shared, **own}
-        where = f"container {container['name']}: "
-        if merged.get("runAsNonRoot") is not True or merged.get("runAsUser") == 0:
-            problems.append(where + "may run as root")
-        if merged.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"):
-            problems.append(where + "no seccomp profile")
-        if own.get("allowPrivilegeEscalation") is not False:
-            problems.append(where + "privilege escalation")
-        if own.get("privileged"):
-            problems.append(where + "privileged")
-        capabilities = own.get("capabilities", {})
-        if capabilities.get("drop") != ["ALL"] or set(capabilities.get("add", [])) - {"NET_BIND_SERVICE"}:
-            problems.append(where + "capabilities")
-        if own.get("readOnlyRootFilesystem") is not True:
-            problems.append(where + "writable root file system")
-        if "memory" not in container.get("resources", {}).get("limits", {}):
-            problems.append(where + "no memory limit")
-        if any("hostPort" in port for port in container.get("ports", [])):
-            problems.append(where + "host port")
-    return problems
+    assert len(problems) == 10
 
 
 def test_pull_secrets_reach_every_pod() -> None:
@@ -523,6 +482,49 @@ def test_pull_secrets_reach_every_pod() -> None:
     for name, template in pod_templates(objects).items():
         assert template["spec"]["imagePullSecrets"] == [{"name": "mine"}], name
     assert config_of(objects).images.pull_secrets == ["mine"]
+
+
+DIGEST = "sha256:" + "0a" * 32
+
+
+def test_digests_replace_the_tag_of_each_image() -> None:
+    digests = {name: f"sha256:{number}{'0' * 63}" for number, name in enumerate(("operator", "spark", "broker"))}
+    values = {"images": {"registry": "r.example.com:5000/data", "tag": "1.2", "digests": digests}, **DISKLESS}
+    objects = manifests(render(values))
+    ours = [pod_templates(objects)[name] for name in ("Deployment/firn-operator", "Job/firn-quickstart-secrets")]
+    images = config_of(objects).images
+    assert images.broker is not None
+    found = [template["spec"]["containers"][0]["image"] for template in ours]
+    assert found == [f"r.example.com:5000/data/firn-operator@{digests['operator']}"] * 2
+    assert images.spark.image == f"r.example.com:5000/data/firn-spark@{digests['spark']}"
+    assert images.broker.image == f"r.example.com:5000/data/firn-broker@{digests['broker']}"
+
+
+def test_full_references_may_have_digests() -> None:
+    given = {
+        name: f"r.example.com/{name}:1@{DIGEST}" for name in ("operator", "spark", "broker", "kafka", "postgres", "s3")
+    }
+    objects = manifests(render({"images": given, **DISKLESS}))
+    found = {
+        container["image"]
+        for template in pod_templates(objects).values()
+        for container in [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]
+    }
+    images = config_of(objects).images
+    assert images.broker is not None
+    assert found | {images.spark.image, images.broker.image, images.kafka.image} == set(given.values())
+
+
+def test_the_disk_space_of_the_operator_limits_its_scratch_files() -> None:
+    def scratch(resources: dict[str, Any]) -> Manifest:
+        pod = pod_templates(manifests(render({**IMAGES, "operator": {"resources": resources}})))[
+            "Deployment/firn-operator"
+        ]
+        (volume,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "tmp"]
+        return volume["emptyDir"]
+
+    assert scratch({"limits": {"ephemeral-storage": "9Gi"}}) == {"sizeLimit": "9Gi"}
+    assert scratch({"limits": {"ephemeral-storage": None}}) == {}
 
 
 # CRDs
@@ -571,6 +573,14 @@ def test_a_kubernetes_version_too_old_for_the_crd_is_rejected() -> None:
             "images.registry is empty: set it to where firn-broker",
         ),
         ({**IMAGES, **DISKLESS, "profiles": {"diskless": {}}}, "quickStart.diskless.profile"),
+        ({"images": {"registry": "r", "tag": f"1.2@{DIGEST}"}}, "'/images/tag': '1.2@sha256"),
+        ({"images": {"registry": "r", "digests": {"spark": "12ab"}}}, "'/images/digests/spark'"),
+        ({"images": {"registry": "r", "digests": {"kafka": DIGEST}}}, "'kafka' not allowed"),
+        ({"images": {"registry": "r", "kafka": "kafka@latest"}}, "'/images/kafka'"),
+        (
+            {"images": {"registry": "r", "spark": "r/spark:1", "digests": {"spark": DIGEST}}},
+            "images.digests.spark: images.spark is a full reference",
+        ),
         ({**IMAGES, "profiles": {"p": {"kind": "Pulsar"}}}, "'/profiles/p/kind': value must be 'Kafka'"),
         ({**IMAGES, "profiles": {"p": {"kind": "Diskless"}}}, "missing properties 'coordinator', 'objectStore'"),
         ({**IMAGES, "profiles": {"p": gen.diskless(heap="1g")}}, "additional properties 'heap' not allowed"),

@@ -180,7 +180,7 @@ async def test_a_large_table_has_a_run_of_its_own_and_executors() -> None:
     assert tables == [(["a", "b", "z"], False), (["large"], True)]
     (large,) = (job for job in jobs(world) if world.maintainer.contract(job["metadata"]["name"]).executors)
     container = large["spec"]["template"]["spec"]["containers"][0]
-    assert container["resources"]["limits"] == {"memory": "8Gi"}
+    assert container["resources"]["limits"] == {"memory": "8Gi", "ephemeral-storage": "100Gi"}
 
 
 async def test_two_policies_never_work_on_one_table_at_once() -> None:

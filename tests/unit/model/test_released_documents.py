@@ -148,6 +148,8 @@ NEW: dict[str, dict[str, Any]] = {
         },
         "salts": {"people": "/salt"},
         "schema_directory": "/schemas",
+        "executor_storage": "40Gi",
+        "executor_storage_request": "2Gi",
     },
     "maintenance-run": {
         "kafka": {"classic": {**KAFKA, "sasl_tokens": TOKENS, "sasl_token_path": "/token"}},
@@ -173,6 +175,8 @@ NEW: dict[str, dict[str, Any]] = {
             }
         },
         "salts": {"people": "/salt"},
+        "executor_storage": "40Gi",
+        "executor_storage_request": "2Gi",
     },
     "run-report": {
         "tables": [

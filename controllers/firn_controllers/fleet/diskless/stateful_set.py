@@ -12,13 +12,17 @@ from firn_controllers.fleet.diskless import config_map
 from firn_controllers.fleet.diskless.layout import API_SERVER_PATH, CONFIG_PATH, DRAIN_SECONDS, UID, DisklessFleet
 from firn_controllers.ports import Manifest
 
+STORAGE = ("64Mi", "1Gi")
+"""Request and limit for the disk space of a broker, which stores nothing on its node except logs."""
+
 
 def build(fleet: DisklessFleet, partition: int) -> Manifest:
     """Build the StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep their template (`rollout`)."""
+    resources = stateful_set.resources(fleet.profile.resources, *STORAGE)
     volumes, mounts = children.secret_volumes(fleet.secret_names)
     volumes += [
         {"name": "config", "configMap": {"name": config_map.name(fleet)}},
-        {"name": "tmp", "emptyDir": {}},
+        children.scratch_volume(resources),
     ]
     mounts += [
         {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
@@ -27,7 +31,7 @@ def build(fleet: DisklessFleet, partition: int) -> Manifest:
     if fleet.profile.access is not None:
         volumes.append(_api_server())
         mounts.append({"name": "api-server", "mountPath": API_SERVER_PATH, "readOnly": True})
-    pod = stateful_set.pod(fleet, UID, DRAIN_SECONDS, _container(fleet, mounts), volumes)
+    pod = stateful_set.pod(fleet, UID, DRAIN_SECONDS, _container(fleet, mounts, resources), volumes)
     pod["serviceAccountName"] = fleet.profile.service_account
     return stateful_set.build(fleet, partition, pod, annotations={names.SECURED: "true"} if fleet.secured else {})
 
@@ -39,7 +43,7 @@ def _api_server() -> Manifest:
     return {"name": "api-server", "projected": {"defaultMode": 0o440, "sources": sources}}
 
 
-def _container(fleet: DisklessFleet, mounts: list[Manifest]) -> Manifest:
+def _container(fleet: DisklessFleet, mounts: list[Manifest], resources: dict[str, Any]) -> Manifest:
     ready, alive = ({"httpGet": {"path": path, "port": "metrics"}} for path in ("/readyz", "/livez"))
     return {
         "name": "broker",
@@ -54,7 +58,7 @@ def _container(fleet: DisklessFleet, mounts: list[Manifest]) -> Manifest:
         "livenessProbe": {**alive, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
         # New clients arrive through the Services until every node knows that the pod terminates.
         "lifecycle": {"preStop": {"sleep": {"seconds": 3}}},
-        "resources": stateful_set.resources(fleet.profile.resources),
+        "resources": resources,
         "securityContext": children.container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,

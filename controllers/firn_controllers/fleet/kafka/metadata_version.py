@@ -12,6 +12,12 @@ from firn_controllers.cache.addresses import bootstrap_servers
 from firn_controllers.fleet.kafka.layout import UID, KafkaFleet
 from firn_controllers.ports import Manifest
 
+RESOURCES = {
+    "requests": {"cpu": "50m", "memory": "256Mi", children.EPHEMERAL_STORAGE: "64Mi"},
+    "limits": {"memory": "512Mi", children.EPHEMERAL_STORAGE: "1Gi"},
+}
+"""Resources of the Job. Kafka's tools have a heap of 256 MiB."""
+
 FINALIZE = """set -eu
 tool="/opt/kafka/bin/kafka-features.sh --bootstrap-server $1"
 features="$($tool version-mapping --release-version "$2")"
@@ -51,6 +57,7 @@ def build(fleet: KafkaFleet, version: str) -> Manifest:
         "imagePullPolicy": fleet.image.pull_policy,
         "command": ["/bin/sh", "-c", FINALIZE, "finalize", servers, version],
         "env": [{"name": "LOG_DIR", "value": "/tmp/logs"}, {"name": "KAFKA_HEAP_OPTS", "value": "-Xmx256m"}],
+        "resources": RESOURCES,
         "securityContext": children.container_security(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
@@ -62,7 +69,7 @@ def build(fleet: KafkaFleet, version: str) -> Manifest:
         **children.scheduling(fleet.profile.scheduling),
         **children.pull_secrets(fleet.pull_secrets),
         "containers": [container],
-        "volumes": [{"name": "tmp", "emptyDir": {}}],
+        "volumes": [children.scratch_volume(RESOURCES)],
     }
     labels = {children.COMPONENT: "metadata-version", names.LABEL_PROFILE: fleet.name}
     spec = {

@@ -19,21 +19,25 @@ from firn_controllers.fleet.kafka.layout import (
 )
 from firn_controllers.ports import Manifest
 
+STORAGE = ("128Mi", "4Gi")
+"""Request and limit for the disk space of a broker beside its volume: logs, and up to 1 GB of Kafka's garbage collection logs in ``/tmp``."""
+
 
 def build(fleet: KafkaFleet, partition: int) -> Manifest:
     """Build the StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep their template (`rollout`)."""
     marks = {VOTERS: str(fleet.voters), REPLICAS: str(fleet.replicas)}
     if fleet.metadata_version is not None:
         marks[METADATA_VERSION] = fleet.metadata_version
+    resources = stateful_set.resources(fleet.profile.resources, *STORAGE)
     volumes = [
         {"name": "config", "configMap": {"name": config_map.name(fleet)}},
-        {"name": "tmp", "emptyDir": {}},
+        children.scratch_volume(resources),
     ]
-    pod = stateful_set.pod(fleet, UID, 120, _container(fleet), volumes)
+    pod = stateful_set.pod(fleet, UID, 120, _container(fleet, resources), volumes)
     return stateful_set.build(fleet, partition, pod, annotations=marks, claims=[_claim(fleet)])
 
 
-def _container(fleet: KafkaFleet) -> Manifest:
+def _container(fleet: KafkaFleet, resources: dict[str, Any]) -> Manifest:
     probe = {"tcpSocket": {"port": "kafka"}}
     return {
         "name": "kafka",
@@ -46,7 +50,7 @@ def _container(fleet: KafkaFleet) -> Manifest:
         "startupProbe": {**probe, "periodSeconds": 2, "failureThreshold": 900},
         "readinessProbe": {**probe, "periodSeconds": 5, "failureThreshold": 2},
         "livenessProbe": {**probe, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 12},
-        "resources": stateful_set.resources(fleet.profile.resources),
+        "resources": resources,
         "securityContext": children.container_security(),
         "volumeMounts": [
             {"name": "data", "mountPath": DATA_PATH},
