@@ -78,6 +78,12 @@ _RETAIN = "retain"
 """Kind of the snapshots in which maintenance runs drop rows (`names.SUMMARY_KIND`)."""
 
 
+TOO_MUCH_MEMORY = (
+    "the audit needs more memory than the command has: read status.audit, which the audit of each night writes, or run firn audit with --config"
+    " on a machine with more memory"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionAudit:
     """The audit of a partition.
@@ -470,8 +476,7 @@ def compare(
     ``decided`` always. Surplus rows are unproved if ``decided`` is mixed.
     """
     decided = decided or AuditFrom(topic_id="")
-    connection = database.connect()
-    try:
+    with database.connect(spills=True) as connection:
         batches: Iterable[pa.Table]
         for name, batches in (
             ("log", log),
@@ -507,8 +512,6 @@ def compare(
         connection.register("left_out", _filtered_ranges(rows))
         flags = {"from_earliest": from_earliest, "compacted": compacted, "skips": skips, "mixed": decided.mixed}
         differences = connection.execute(_COMPARE, flags).fetchall()
-    finally:
-        connection.close()
     return [PartitionAudit(*row) for row in differences]
 
 

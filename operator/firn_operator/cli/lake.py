@@ -30,7 +30,7 @@ ARROW_IO = "pyiceberg.io.pyarrow.PyArrowFileIO"
 
 
 @contextmanager
-def _translating(what: str) -> Iterator[None]:
+def translating(what: str) -> Iterator[None]:
     """Translate exceptions of a catalog's client into errors of Firn about ``what``."""
     try:
         yield
@@ -74,7 +74,7 @@ class Lake:
         """Return the names of all tables, sorted. Raises AccessDeniedError and UnavailableError."""
         found = []
         for name in self.catalogs:
-            with _translating(f"catalog {name}"):
+            with translating(f"catalog {name}"):
                 catalog = self.catalog(name)
                 for namespace in catalog.list_namespaces():
                     found += [".".join((name, *identifier)) for identifier in catalog.list_tables(namespace)]
@@ -99,7 +99,7 @@ class Lake:
                 f"{identifier!r} is not the name of a table: write CATALOG.NAMESPACE.NAME, such as lake.demo.flights"
             )
         catalog, namespace, name = parts
-        with _translating(f"table {identifier}"):
+        with translating(f"table {identifier}"):
             try:
                 return self.catalog(catalog).load_table((namespace, name))
             except NoSuchTableError:

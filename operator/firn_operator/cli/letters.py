@@ -18,6 +18,10 @@ from firn.tables import types
 from firn_operator.cli import query
 from firn_operator.cli.lake import Lake
 
+TOO_MUCH_MEMORY = (
+    "the dead letters need more memory than the command has: lower --limit, or read the dead-letter table with an engine"
+    " such as Spark or Trino"
+)
 _MASK = "***"
 _ROOT = re.compile(r"\$(?:key\b)?")
 _STEP = re.compile(rf"\.{member_paths.NAME.pattern}|\[{member_paths.QUOTED}\]|\[[0-9]+\]", re.ASCII)

@@ -284,6 +284,7 @@ def dlq_list(
         _run_in_pod(asked, release_namespace, "dlq", "list", f"--output={output.value}", "--", place)
     from firn_operator.cli import lake, letters
 
+    _bound_memory(path, letters.TOO_MUCH_MEMORY)
     _print_result(letters.counts(lake.Lake(configuration.load(path, private=True)), asked.topic(place)), output)
 
 
@@ -323,6 +324,7 @@ def dlq_show(  # noqa: PLR0913
         _run_in_pod(asked, release_namespace, "dlq", "show", *chosen, f"--output={output.value}", "--", place)
     from firn_operator.cli import lake, letters
 
+    _bound_memory(path, letters.TOO_MUCH_MEMORY)
     opened = lake.Lake(configuration.load(path, private=True))
     _print_result(letters.letters(opened, asked.topic(place), code or (), limit, values=values), output)
 
@@ -380,22 +382,39 @@ def sql(
     config: Configuration = None,
     release_namespace: Release = RELEASE,
     output: Result = Output.TABLE,
+    max_rows: Annotated[
+        int,
+        typer.Option(
+            min=1, max=10_000_000, help="Largest number of rows of the result. The command says if it leaves out rows."
+        ),
+    ] = 10_000,
+    max_bytes: Annotated[
+        int, typer.Option(min=1, help="Largest number of bytes of data files that the statement reads.")
+    ] = 10 * 1024**3,
 ) -> None:
     """Run a query on the Iceberg tables, with DuckDB.
 
     DuckDB reads the current snapshots. Timestamps with a zone are in UTC. As a table, bytes are shown as text, or in
     hexadecimal digits after 0x if they are not UTF-8. As JSON, bytes are in hexadecimal digits.
+
+    The statement reaches the tables that it names, and neither files nor the network. Files are read only if they may have
+    matching rows, and only their selected columns. A statement that exceeds --max-bytes or 512 MiB of memory fails.
     """
     path = _path(config)
     if path is None:
-        _run_in_pod(_Asked(context), release_namespace, "sql", f"--output={output.value}", "--", statement)
+        bounds = [f"--max-rows={max_rows}", f"--max-bytes={max_bytes}"]
+        _run_in_pod(_Asked(context), release_namespace, "sql", *bounds, f"--output={output.value}", "--", statement)
     # DuckDB does not end for Ctrl-C before the end of the query. A query changes nothing, so it can end anywhere.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Arrow and DuckDB take seconds to import, and the other commands do not need them.
     from firn_operator.cli import lake, query
 
+    _bound_memory(path, query.TOO_MUCH_MEMORY)
     result = query.run(
-        lake.Lake(configuration.load(path, private=True)), statement, note=lambda text: typer.echo(text, err=True)
+        lake.Lake(configuration.load(path, private=True)),
+        statement,
+        query.Limits(max_rows, max_bytes),
+        lambda text: typer.echo(text, err=True),
     )
     _print_result(result, output)
 
@@ -436,6 +455,7 @@ def audit(
         _run_in_pod(asked, release_namespace, "audit", f"--output={output.value}", "--", place)
     from firn_operator.cli import audit as audits
 
+    _bound_memory(path, audits.TOO_MUCH_MEMORY)
     manifest = asked.topic(place)
     result = audits.audit_resource(
         configuration.load(path, private=True),
@@ -540,6 +560,14 @@ def _path(config: str | None) -> str | None:
     if config is not None:
         return config
     return names.CONFIG_PATH if Path(names.CONFIG_PATH).exists() else None
+
+
+def _bound_memory(path: str, message: str) -> None:
+    """In the operator's container, end this process with ``message`` before it takes the memory of the operator."""
+    from firn_operator.cli import memory
+
+    if path == names.CONFIG_PATH:
+        memory.bound(memory.MOST, message)
 
 
 def _run_in_pod(asked: "_Asked", release: str, *arguments: str) -> NoReturn:

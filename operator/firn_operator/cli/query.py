@@ -1,95 +1,152 @@
-"""``firn sql``: DuckDB over the configured catalogs. Tables are read as they are now, only the columns that a statement uses."""
+"""``firn sql``: DuckDB over the configured catalogs.
 
-import json
+Tables are read as they are now. DuckDB pushes the columns and filters of a statement into the scans, which read the files one after another.
+So memory follows the statement, not the tables.
+"""
+
 import re
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from firn.model.errors import InvalidSpecError
+from firn.model.errors import FirnError, InvalidSpecError
 from firn_operator.cli import database
-from firn_operator.cli.lake import Lake, readable_schema, scan
+from firn_operator.cli.lake import Lake, readable_schema, translating
+from firn_operator.cli.pushdown.dataset import Budget, IcebergDataset
+from firn_operator.cli.pushdown.filters import UnknownExpressionError
 
 _SHOW_TABLES = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
-_NO_TABLE = re.compile(r"^Catalog Error: Table with name \"?([^\"]+?)\"? does not exist")
+_NO_TABLE = re.compile(r"^Catalog Error: Table with name \"?(.+?)\"? does not exist(?:!| because)", re.MULTILINE)
+_NAME = re.compile(r'(?:"((?:[^"]|"")+)"|(\w+))(?:\.|(?= AS )|$)')
 _METADATA = "firn sql reads tables, and no metadata tables such as files or snapshots"
+MOST_ROWS = 10_000
+MOST_BYTES = 10 * 1024**3
+TOO_MUCH_MEMORY = (
+    "the statement needs more memory than firn sql has: select fewer columns, filter or aggregate more rows, lower --max-rows, or use an"
+    " engine such as Spark or Trino"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a statement. ``rows`` are those of the result, ``bytes`` those that its scans read."""
+
+    rows: int = MOST_ROWS
+    bytes: int = MOST_BYTES
+    memory: str = database.MEMORY_LIMIT
 
 
 def run(
-    lake: Lake,
-    statement: str,
-    memory_limit: str = database.MEMORY_LIMIT,
-    note: Callable[[str], None] = lambda text: None,
+    lake: Lake, statement: str, limits: Limits | None = None, note: Callable[[str], None] = lambda text: None
 ) -> pa.Table:
     """Run one SELECT, or list the tables (``show tables``). Timestamps with a zone are in UTC.
 
-    ``note`` gets a line for each column that cannot be read. The tables are without these columns.
+    ``note`` gets a line for each column that cannot be read, and one if the result has more rows than the limit. The tables are
+    without these columns.
 
-    Raises InvalidSpecError for SQL that DuckDB refuses, and for tables that do not exist.
+    Raises InvalidSpecError for SQL that DuckDB refuses, for tables that do not exist, and for a statement that exceeds a limit.
     """
+    limits = limits or Limits()
     if _SHOW_TABLES.fullmatch(statement):
         return pa.table({"table": pa.array(lake.tables(), pa.string())})
-    connection = database.connect(memory_limit)
+    said: set[str] = set()
+
+    def note_once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            note(text)
+
     try:
-        connection.execute("SET TimeZone = 'UTC'")
-        statements = connection.extract_statements(statement)
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise InvalidSpecError("firn sql runs one SELECT statement only; ingestion alone writes tables")
-        wanted = _names(statement, lake.catalogs)
-        if any("$" in name for name in wanted):
-            raise InvalidSpecError(_METADATA)
-        tables = {name: lake.find(name) for name in wanted}
-        for catalog, namespace in sorted({(name.split(".")[0], name.split(".")[1]) for name in tables}):
-            connection.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {quoted(catalog)}")
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(catalog)}.{quoted(namespace)}")
-        readable = {}
-        for name, table in tables.items():
-            readable[name], others = readable_schema(table.schema())
-            for column, kind in others.items():
-                note(f"table {name}: firn sql leaves out column {column}, because it does not read the type {kind}")
-            _create(connection, name, schema_to_pyarrow(readable[name], include_field_ids=False))
-        used = _columns(connection, statement)
-        for name, table in tables.items():
-            fields = [field.name for field in readable[name].fields]
-            columns = [column for column in fields if column in used.get(name, fields)] or fields[:1]
-            _fill(connection, name, scan(table, columns))
-        return connection.execute(statement).fetch_arrow_table()
-    except duckdb.Error as error:
-        raise InvalidSpecError(_explained(str(error))) from error
-    finally:
-        connection.close()
+        return _run(lake, statement, limits, note_once, "SELECT * FROM {}")
+    except _PushdownError:
+        # The LIMIT keeps the filters in DuckDB.
+        return _run(lake, statement, limits, note_once, "SELECT * FROM {} LIMIT 9223372036854775806")
+
+
+class _PushdownError(Exception):
+    """Arrow has no form for a filter that DuckDB pushes into a scan."""
+
+
+def _run(lake: Lake, statement: str, limits: Limits, note: Callable[[str], None], view: str) -> pa.Table:
+    """Run a statement on tables that DuckDB reads through ``view``."""
+    sources: dict[str, IcebergDataset] = {}
+    with database.connect(limits.memory) as connection:
+        try:
+            statements = connection.extract_statements(statement)
+            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+                raise InvalidSpecError("firn sql runs one SELECT statement only; ingestion alone writes tables")
+            budget = Budget(limits.bytes)
+            for name in _names(connection, statement, lake.catalogs):
+                sources[name] = _source(lake, name, budget, note)
+            for number, (name, source) in enumerate(sources.items()):
+                alias = f"firn_{number}"
+                connection.register(alias, source)
+                _create(connection, name, view.format(alias))
+            return _first(connection.execute(statement), limits.rows, note)
+        except (duckdb.Error, pa.ArrowException) as error:
+            if "Arrow Scan Pushdown" in str(error) or any(
+                isinstance(each.failure, UnknownExpressionError) for each in sources.values()
+            ):
+                raise _PushdownError from error
+            raise _cause(error, sources) from error
+
+
+def _source(lake: Lake, name: str, budget: Budget, note: Callable[[str], None]) -> IcebergDataset:
+    table = lake.find(name)
+    readable, others = readable_schema(table.schema())
+    for column, kind in others.items():
+        note(f"table {name}: firn sql leaves out column {column}, because it does not read the type {kind}")
+    return IcebergDataset(name, table, readable, budget)
+
+
+def _create(connection: duckdb.DuckDBPyConnection, name: str, view: str) -> None:
+    """Create a view with the name of a table."""
+    catalog, namespace, _ = name.split(".")
+    connection.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {quoted(catalog)}")
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(catalog)}.{quoted(namespace)}")
+    connection.execute(f"CREATE VIEW {'.'.join(map(quoted, name.split('.')))} AS {view}")
+
+
+def _first(result: duckdb.DuckDBPyConnection, most: int, note: Callable[[str], None]) -> pa.Table:
+    """Read ``most`` rows of a result. DuckDB then stops to read the tables."""
+    reader = result.fetch_record_batch(min(most + 1, 100_000))
+    batches, rows = [], 0
+    for batch in reader:
+        batches.append(batch.slice(0, most - rows))
+        rows += batch.num_rows
+        if rows > most:
+            note(
+                f"the result has more than {most:,} rows, and firn sql shows the first {most:,}: add a LIMIT or a filter, or raise --max-rows"
+            )
+            break
+    return pa.Table.from_batches(batches, reader.schema)
+
+
+def _cause(error: Exception, sources: Mapping[str, IcebergDataset]) -> FirnError:
+    """Return the error of Firn for a failed statement."""
+    for name, source in sources.items():
+        if source.failure is not None:
+            with translating(f"table {name}"):
+                raise source.failure
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return InvalidSpecError(TOO_MUCH_MEMORY)
+    return InvalidSpecError(_explained(str(error)))
 
 
 def _explained(error: str) -> str:
     if "NameListToString" in error:  # a name of more than three parts
         return f"{_METADATA}; tables are named CATALOG.NAMESPACE.NAME"
-    missing = _NO_TABLE.match(error)
-    if missing is None:
-        return f"DuckDB: {error}"
-    return (
-        f"there is no table {missing[1]}: tables are named CATALOG.NAMESPACE.NAME, such as lake.shop.orders; firn sql 'show tables' lists"
-        " them"
-    )
-
-
-def _create(connection: duckdb.DuckDBPyConnection, name: str, schema: pa.Schema) -> None:
-    connection.register("firn_rows", schema.empty_table())
-    connection.execute(f"CREATE TABLE {_path(name)} AS SELECT * FROM firn_rows")
-    connection.unregister("firn_rows")
-
-
-def _fill(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.RecordBatchReader) -> None:
-    """Insert the columns that the plan reads. The others stay null, because the plan needs their names and types."""
-    connection.register("firn_rows", rows)
-    connection.execute(f"INSERT INTO {_path(name)} BY NAME SELECT * FROM firn_rows")
-    connection.unregister("firn_rows")
-
-
-def _path(name: str) -> str:
-    return ".".join(quoted(part) for part in name.split("."))
+    missing = _NO_TABLE.search(error)
+    if missing is not None:
+        return (
+            f"there is no table {missing[1]}: tables are named CATALOG.NAMESPACE.NAME, such as lake.shop.orders; firn sql 'show tables' lists"
+            " them"
+        )
+    if "disabled by configuration" in error or "disabled through configuration" in error:
+        return f"firn sql reads the tables of the configured catalogs, and neither files, addresses nor extensions. DuckDB: {error}"
+    return f"DuckDB: {error}"
 
 
 def quoted(name: str) -> str:
@@ -97,39 +154,19 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _columns(connection: duckdb.DuckDBPyConnection, statement: str) -> dict[str, set[str]]:
-    """Return the columns that the plan reads, by table. They include all words of filters, which the plan has as text."""
-    plan = connection.execute(f"EXPLAIN (FORMAT json) {statement}").fetchall()[0][1]
-    used: dict[str, set[str]] = {}
-    for node in _nodes(json.loads(plan)):
-        details = node.get("extra_info") or {}
-        if not isinstance(details, dict) or "Table" not in details:
+def _names(connection: duckdb.DuckDBPyConnection, statement: str, catalogs: Collection[str]) -> list[str]:
+    """Return the names CATALOG.NAMESPACE.NAME of the tables in the statement whose catalog is configured."""
+    found = []
+    for text in connection.get_table_names(statement, qualified=True):
+        parts, end = [], 0
+        while (match := _NAME.match(text, end)) is not None:
+            parts.append(match[1].replace('""', '"') if match[1] else match[2])
+            end = match.end()
+            if not match[0].endswith("."):
+                break
+        if len(parts) != 3 or parts[0] not in catalogs:
             continue
-        table = str(details["Table"]).replace('"', "")
-        projected = details.get("Projections", [])
-        names = projected if isinstance(projected, list) else [projected]
-        filters = details.get("Filters", [])
-        text = " ".join(filters if isinstance(filters, list) else [str(filters)])
-        columns = used.setdefault(table, set())
-        columns.update(str(name).split(".")[0].strip('"') for name in names)
-        columns.update(re.findall(r"\w+", text))
-    return used
-
-
-def _names(statement: str, catalogs: Collection[str]) -> list[str]:
-    """Return the names CATALOG.NAMESPACE.NAME in the statement whose catalog is configured."""
-    part = r'(?:"([^"]+)"|([A-Za-z_]\w*))'
-    matches = re.findall(rf"(?<![\w.]){part}\s*\.\s*{part}\s*\.\s*{part}", statement)
-    names = {
-        ".".join(quoted_ or plain for quoted_, plain in zip(name[::2], name[1::2], strict=True)) for name in matches
-    }
-    return sorted(name for name in names if name.split(".")[0] in catalogs)
-
-
-def _nodes(plan: Any) -> Iterable[dict[str, Any]]:
-    if isinstance(plan, list):
-        for part in plan:
-            yield from _nodes(part)
-    elif isinstance(plan, dict):
-        yield plan
-        yield from _nodes(plan.get("children", []))
+        if "$" in parts[2]:
+            raise InvalidSpecError(_METADATA)
+        found.append(".".join(parts))
+    return sorted(set(found))

@@ -304,7 +304,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "dlq show --code=WrongKind --code=InvalidJson --limit=5 --values --output=csv -- shop/orders",
         ),
         ("dlq show -- --values", "dlq show --limit=20 --output=table -- shop/--values"),
-        ("sql -o csv -- --x", "sql --output=csv -- --x"),
+        ("sql -o csv -- --x", "sql --max-rows=10000 --max-bytes=10737418240 --output=csv -- --x"),
         ("audit orders --output json", "audit --output=json -- shop/orders"),
         ("check", "check"),
     ],

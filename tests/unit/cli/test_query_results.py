@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from firn_operator.cli import main, query
+from firn.model import names
+from firn_operator.cli import main, memory, query
 from tests import gen
 
 
@@ -37,3 +38,20 @@ def test_an_interrupt_ends_a_query_at_once(config: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(query, "run", run)
     assert CliRunner().invoke(main.app, ["sql", "select 1", "--config", config]).exit_code == 0
     assert handlers == [signal.SIG_DFL]
+
+
+def test_only_in_the_operators_container_the_memory_is_bounded(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds: list[Any] = []
+    monkeypatch.setattr(memory, "bound", lambda most, message: bounds.append((most, message)))
+    assert CliRunner().invoke(main.app, ["sql", "select 1", "--config", config]).exit_code == 0
+    assert bounds == []
+    monkeypatch.setattr(names, "CONFIG_PATH", config)
+    assert CliRunner().invoke(main.app, ["sql", "select 1"]).exit_code == 0
+    assert bounds == [(512 * 1024**2, query.TOO_MUCH_MEMORY)]
+
+
+def test_a_cut_result_says_so_on_standard_error(config: str) -> None:
+    command = ["sql", "select * from range(9)", "--config", config, "--output", "json", "--max-rows", "2"]
+    result = CliRunner().invoke(main.app, command)
+    assert result.stdout == '[{"range": 0}, {"range": 1}]\n'
+    assert "firn sql shows the first 2: add a LIMIT or a filter, or raise --max-rows" in result.stderr

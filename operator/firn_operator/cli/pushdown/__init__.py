@@ -1,0 +1,1 @@
+"""Iceberg tables as Arrow datasets, into which DuckDB pushes the columns and the filters of a statement."""
