@@ -4,11 +4,14 @@ import base64
 import itertools
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jwt
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
@@ -23,11 +26,13 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.admin import ResourcePatternType as Pattern
 from confluent_kafka.admin import ResourceType as Resource
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
 
 from firn.model import names
 from tests.authority import Authority
 from tests.servers.firn_broker import embedded
-from tests.servers.kafka import PASSWORD, USER, program
+from tests.servers.kafka import PASSWORD, SMALL, USER, Kafka, kafka, program
 from tests.servers.process import await_true, free_port
 
 if TYPE_CHECKING:
@@ -35,18 +40,76 @@ if TYPE_CHECKING:
 
 NAMESPACE = f"/apis/{names.API_VERSION}/namespaces/demo"
 MERGE = "application/merge-patch+json"
+ISSUER, AUDIENCE, DAY = "https://kubernetes.default.svc", "kafka", 86_400
+COMMON_NAME = "RULE:^CN=([^,]+).*$/$1/"
 _numbers = itertools.count()
 
 
+@dataclass(frozen=True)
+class Issuer:
+    """The issuer of tokens of ServiceAccounts, and of certificates of clients."""
+
+    directory: Path
+    key: rsa.RSAPrivateKey
+    authority: Authority
+
+    @property
+    def keys(self) -> Path:
+        """Return the file of its public key (JWKS)."""
+        return self.directory / "keys.json"
+
+    def token(self, account: str) -> tuple[str, float]:
+        """Return a token of a ServiceAccount of the namespace ``demo``, and the time when it expires."""
+        now = time.time()
+        claims = {"iss": ISSUER, "aud": [AUDIENCE], "sub": f"system:serviceaccount:demo:{account}", "iat": int(now)}
+        return jwt.encode(claims | {"exp": int(now) + DAY}, self.key, "RS256", headers={"kid": "one"}), now + DAY
+
+
 @pytest.fixture(scope="module")
-def waves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, Path]]:
+def issuer(tmp_path_factory: pytest.TempPathFactory) -> Issuer:
+    directory = tmp_path_factory.mktemp("issuer")
+    made = Issuer(directory, rsa.generate_private_key(65537, 2048), Authority(directory))
+    public = RSAAlgorithm.to_jwk(made.key.public_key(), as_dict=True) | {"kid": "one", "alg": "RS256", "use": "sig"}
+    made.keys.write_text(json.dumps({"keys": [public]}))
+    return made
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[Kafka]:
+    """Run a Kafka that accepts tokens of ServiceAccounts, and names clients by the common names of their certificates."""
+    handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
+    login = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
+    keys = issuer.keys.as_uri()
+    with kafka(
+        tmp_path_factory.mktemp("strict") / "broker",
+        secure=True,
+        java=(*SMALL, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys}"),
+        sasl__enabled__mechanisms="SCRAM-SHA-512,OAUTHBEARER",
+        listener__name__sasl_ssl__oauthbearer__sasl__jaas__config=login,
+        listener__name__sasl_ssl__oauthbearer__sasl__server__callback__handler__class=handler,
+        listener__name__sasl_ssl__oauthbearer__sasl__oauthbearer__jwks__endpoint__url=keys,
+        sasl__oauthbearer__expected__audience=AUDIENCE,
+        sasl__oauthbearer__expected__issuer=ISSUER,
+        listener__name__ssl__ssl__truststore__location=str(issuer.authority.file),
+        ssl__principal__mapping__rules=COMMON_NAME,
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def waves(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[tuple[str, str, Path]]:
     """Run a diskless broker. Yield its listener without TLS for administrators, the one for users, and its CA."""
     directory = tmp_path_factory.mktemp("waves")
     authority, port = Authority(directory), free_port()
     pair = authority.issue("broker", "127.0.0.1", "localhost")
-    tls = {"certFile": str(pair.certificate), "keyFile": str(pair.key)}
+    tls = {
+        "certFile": str(pair.certificate), "keyFile": str(pair.key), "clientCaFile": str(issuer.authority.file),
+        "principalRules": [COMMON_NAME],
+    }  # fmt: skip
+    ways = ["ScramSha512", "OAuth", "Certificate"]
     settings = {
-        "LISTENERS": {"secure": {"bind": f"127.0.0.1:{port}", "tls": tls, "authentication": ["ScramSha512"]}},
+        "LISTENERS": {"secure": {"bind": f"127.0.0.1:{port}", "tls": tls, "authentication": ways}},
+        "OAUTH": {"issuer": ISSUER, "audience": AUDIENCE, "jwksFile": str(issuer.keys)},
         "AUTHORIZATION": {"type": "Acl", "superUsers": ["User:ANONYMOUS", f"User:{USER}"]},
         "GROUPS__INITIAL_REBALANCE_MS": 100,
     }
@@ -63,7 +126,7 @@ def waves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, 
 
 
 @pytest.fixture(scope="module")
-def operator(world: "World", waves: tuple[str, str, Path]) -> Iterator["Running"]:
+def operator(world: "World", waves: tuple[str, str, Path], strict: Kafka) -> Iterator["Running"]:
     def brokers(name: str, bootstrap: str, authority: Path) -> "Manifest":
         mounted = world.directory / "secrets" / name
         mounted.mkdir()
@@ -74,7 +137,9 @@ def operator(world: "World", waves: tuple[str, str, Path]) -> Iterator["Running"
         return {"bootstrapServers": bootstrap, "security": security, "users": {"namespaces": ["demo"]}}
 
     assert world.broker.secure is not None
+    assert strict.secure is not None
     profiles = {
+        "strict": brokers("strict", strict.secure, strict.directory / "tls" / "ca.crt"),
         "classic": brokers("kafka", world.broker.secure, world.broker.directory / "tls" / "ca.crt"),
         "waves": brokers("waves", *waves[1:]),
     }
@@ -178,6 +243,60 @@ def account(
     if world.find(account.place):
         world.api.call("DELETE", account.place)
         await_true("the user is gone", lambda: world.find(account.place) is None)
+    for name in (account.topic, account.other):
+        world.api.call("DELETE", f"{NAMESPACE}/icebergtopics/{name}")
+
+
+@pytest.mark.parametrize("kind", ["OAuth", "Certificate"])
+@pytest.mark.parametrize("profile", ["strict", "waves"])
+def test_a_client_with_a_token_or_certificate_uses_its_topic_and_no_other(
+    world: "World",
+    operator: "Running",
+    issuer: Issuer,
+    strict: Kafka,
+    waves: tuple[str, str, Path],
+    profile: str,
+    kind: str,
+) -> None:
+    bootstrap, authority = (strict.secure, strict.directory / "tls" / "ca.crt") if profile == "strict" else waves[1:]
+    if (profile, kind) == ("strict", "Certificate"):
+        bootstrap = strict.mutual
+    account = Account(world, profile, "", next(_numbers))
+    servers = {"bootstrap.servers": bootstrap, "ssl.ca.location": str(authority)}
+
+    def login(name: str) -> dict[str, Any]:
+        """Return the settings of a client with the token of a ServiceAccount, or with the certificate of a user."""
+        if kind == "OAuth":
+            mechanism = {"security.protocol": "SASL_SSL", "sasl.mechanisms": "OAUTHBEARER"}
+            return servers | mechanism | {"oauth_cb": lambda _: issuer.token(name)}
+        pair = issuer.authority.issue(f"demo.{name}", file=f"client-{next(_numbers)}")
+        files = {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)}
+        return servers | files | {"security.protocol": "SSL"}
+
+    for name in (account.topic, account.other):
+        world.apply(name, {"profile": profile, "table": {"name": name}})
+    for name in (account.topic, account.other):
+        world.await_condition(name, "TopicReady", "True")
+    extra = {"serviceAccount": account.name} if kind == "OAuth" else {}
+    account.apply(authentication={"type": kind, **extra})
+    account.await_ready()
+    topic, other, denied = (
+        kafka_name(world, account.topic),
+        kafka_name(world, account.other),
+        "TOPIC_AUTHORIZATION_FAILED",
+    )
+
+    def outcome(name: str, topic: str) -> str:
+        error = produced(login(name), topic, "first")
+        return "sent" if error is None else str(error.name())
+
+    await_true("the client may produce", lambda: outcome(account.name, topic) == "sent", 60)
+    assert consumed(login(account.name), topic, f"demo.{account.name}.readers") == "first"
+    assert outcome(account.name, other) == denied
+    assert outcome("another", topic) == denied, "another client of the same issuer"
+    world.api.call("DELETE", account.place)
+    await_true("the user is gone", lambda: world.find(account.place) is None)
+    await_true("it has no rights any more", lambda: outcome(account.name, topic) == denied, 60)
     for name in (account.topic, account.other):
         world.api.call("DELETE", f"{NAMESPACE}/icebergtopics/{name}")
 
