@@ -115,6 +115,7 @@ def test_a_last_use_is_a_tagged_field_that_clients_skip() -> None:
     plain, tagged = written(info), written({**info, LAST_USE: 1})
     assert len(tagged) == len(plain) + 2 + 1 + 8
     for data in (plain, tagged):
-        read, size = entity_reader(load_response_schema(50, 0))(data, 0)
+        parse: Any = entity_reader(load_response_schema(50, 0))
+        read, size = parse(data, 0)
         assert size == len(data)
         assert read.results[0].credential_infos[0].iterations == 4096
