@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 from kio.index import load_response_schema
-from kio.serial import entity_reader
 
 from firn.model.errors import UnavailableError
+from firn.records.message_reader import decode_answer
 from firn.records.message_writer import LAST_USE, encode
 from firn_broker.access.mechanisms.exchange import Step
 from firn_broker.access.session import Admission, Session
@@ -115,7 +115,5 @@ def test_a_last_use_is_a_tagged_field_that_clients_skip() -> None:
     plain, tagged = written(info), written({**info, LAST_USE: 1})
     assert len(tagged) == len(plain) + 2 + 1 + 8
     for data in (plain, tagged):
-        parse: Any = entity_reader(load_response_schema(50, 0))
-        read, size = parse(data, 0)
-        assert size == len(data)
+        read: Any = decode_answer(load_response_schema(50, 0), 50, 0, memoryview(data), 0)
         assert read.results[0].credential_infos[0].iterations == 4096
