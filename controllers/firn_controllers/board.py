@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from firn.model.jobs import RecordSchema
 from firn.model.progress import TopicProgress
+from firn_controllers.cache.contracts import ContractCache
 from firn_controllers.cache.policies import Kind
 from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.fleet import health as fleet_health
@@ -52,6 +53,7 @@ class Board:
     """Uid of a topic and kind of policy -> the policy's effect on the topic."""
     listings: dict[str, Listing] = field(default_factory=dict)
     """Profile with TopicSets -> its topics."""
+    contracts: ContractCache = field(default_factory=ContractCache)
 
     def fleet(self, profile: str) -> FleetHealth:
         """Return the health of a profile's brokers."""

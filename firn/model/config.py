@@ -991,7 +991,7 @@ class Config(Settings):
         return self
 
     def secret_names(self) -> list[str]:
-        """Return the names of the Secrets that the operator and the ingestion applications need, sorted."""
+        """Return the names of the Secrets that the operator needs, sorted."""
         return sorted({reference.secret for reference in self._references()})
 
     @property
@@ -1010,35 +1010,6 @@ class Config(Settings):
             named = access.model_copy(update={"issuer": access.issuer or issuer})
             profiles[name] = profiles[name].model_copy(update={"access": named})
         return self.model_copy(update={"profiles": profiles})
-
-    def direct_profiles(self, group: str) -> dict[str, DisklessProfile]:
-        """Return the profiles whose bucket a group reads, by name: those that topics of the group may use."""
-        served = set(self.groups[group].namespaces)
-        return {
-            name: profile
-            for name, profile in self.profiles.items()
-            if isinstance(profile, DisklessProfile)
-            and profile.direct_reads is not None
-            and (not served or not profile.namespaces or served & set(profile.namespaces))
-        }
-
-    def salts_of(self, group: str) -> dict[str, Salt]:
-        """Return the salts that topics of a group may use, by name."""
-        served = set(self.groups[group].namespaces)
-        return {
-            name: salt
-            for name, salt in self.salts.items()
-            if not served or not salt.namespaces or served & set(salt.namespaces)
-        }
-
-    def driver_secret_names(self, group: str) -> list[str]:
-        """Return the names of the Secrets that the driver of a group needs, sorted."""
-        found = {*self.secret_names(), *(salt.value.secret for salt in self.salts_of(group).values())}
-        for name, profile in self.direct_profiles(group).items():
-            token, reads = profile.token(name), profile.direct_reads
-            if token is not None and reads is not None:
-                found |= {token.secret, *(reference.secret for reference in reads.secret_properties.values())}
-        return sorted(found)
 
     def _references(self) -> Iterator[SecretKey]:
         for profile in self.profiles.values():

@@ -3,6 +3,7 @@
 Brokers and catalogs judge later what only they know: values of topic configs, a table that exists already.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -11,13 +12,14 @@ from firn.api.v1alpha1.iceberg_topic import ColumnSpec, IcebergTopic
 from firn.decoders.checks import MOST_PACKED
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.config import DisklessProfile
-from firn.model.errors import InvalidSpecError
+from firn.model.config import Config, DisklessProfile
+from firn.model.errors import FirnError, InvalidSpecError
 from firn.model.jobs import Column, IngestJob, RecordSchema, SchemaFormat, TableTarget
 from firn.model.names import OWN_CONFIG
 from firn.schemas import changes, protobuf
 from firn.schemas.columns import columns_of as found_columns
 from firn.tables import evolution, rows, transforms, types
+from firn_controllers.cache.contracts import Need
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.iceberg_topic import routes, tenancy
 from firn_controllers.iceberg_topic.failure import Check, Failure
@@ -222,6 +224,16 @@ def registry_names(resource: IcebergTopic) -> Mapping[str, str]:
         if part is not None and part.registry is not None
     }
     return {**own, **routes.registries(resource)}
+
+
+def members(resource: IcebergTopic, entry: TopicEntry, config: Config) -> frozenset[Need]:
+    """Return the members of the configuration that the driver of a topic needs, as far as the spec can be read."""
+    found: set[Need] = {("profiles", entry.profile)}
+    found |= {("registries", name) for name in registry_names(resource).values()}
+    found |= {("salts", column.salt) for column in columns_of(resource) if column.salt is not None}
+    with contextlib.suppress(FirnError):
+        found.add(("catalogs", resource.table_target(config.default_catalog).catalog))
+    return frozenset(found)
 
 
 def allows(member: HasNamespaces, namespace: str) -> bool:

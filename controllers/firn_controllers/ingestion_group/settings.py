@@ -23,6 +23,8 @@ from firn.model.jobs import (
 )
 from firn_controllers import children
 from firn_controllers.cache.addresses import bootstrap_servers, internal_listener, secure_servers
+from firn_controllers.cache.contracts import Need
+from firn_controllers.ingestion_group import needs
 from firn_controllers.ports import Manifest
 
 PYTHON_AT_LEAST = 384 * 2**20
@@ -40,12 +42,23 @@ BUFFER_LEAST, BUFFER_MOST = 16 * 2**20, 128 * 2**20
 """Limits of a buffer in bytes. A smaller buffer makes files too small; a larger one does not make them better."""
 
 
-def group_settings(config: Config, group: str, cluster: str = "", opening: Collection[str] = ()) -> GroupSettings:
+def group_settings(
+    config: Config,
+    group: str,
+    cluster: str = "",
+    opening: Collection[str] = (),
+    needed: frozenset[Need] | None = None,
+) -> GroupSettings:
     """Return the settings of ``group`` in the Kubernetes cluster with this identity.
 
-    ``opening``: profiles with ``access`` whose brokers do not all have the secure listener yet.
+    ``opening``: profiles with ``access`` whose brokers do not all have the secure listener yet. ``needed``: the members of the
+    configuration that the driver gets; None: all that topics of the group may use.
     """
     configured = config.groups[group]
+    allowed = needs.allowed(config, group)
+    granted = allowed if needed is None else allowed & needed
+    profiles = {name: profile for name, profile in config.profiles.items() if ("profiles", name) in granted}
+    registries = {name: each for name, each in config.registries.items() if ("registries", name) in granted}
     image = configured.image or config.images.spark
     return GroupSettings(
         group=group,
@@ -66,16 +79,21 @@ def group_settings(config: Config, group: str, cluster: str = "", opening: Colle
         spark_conf=configured.spark_conf,
         kafka={
             name: kafka_connection(name, profile, config.namespace, secured=name not in opening)
-            for name, profile in config.profiles.items()
+            for name, profile in profiles.items()
         },
-        catalogs={name: catalog_connection(catalog) for name, catalog in config.catalogs.items()},
+        catalogs={
+            name: catalog_connection(catalog)
+            for name, catalog in config.catalogs.items()
+            if ("catalogs", name) in granted
+        },
         direct={
             name: direct_reads(name, profile, config.namespace)
-            for name, profile in config.direct_profiles(group).items()
+            for name, profile in profiles.items()
+            if isinstance(profile, DisklessProfile) and profile.direct_reads is not None
         },
-        registries={name: registry_connection(registry) for name, registry in config.registries.items()},
-        salts={name: salt.value.path for name, salt in config.salts_of(group).items()},
-        schema_directory=names.SCHEMA_DIRECTORY if config.registries else None,
+        registries={name: registry_connection(registry) for name, registry in registries.items()},
+        salts={name: salt.value.path for name, salt in config.salts.items() if ("salts", name) in granted},
+        schema_directory=names.SCHEMA_DIRECTORY if registries else None,
     )
 
 
@@ -178,6 +196,14 @@ def registry_connection(configured: Registry) -> RegistryConnection:
         password_path=configured.password.path if configured.password else None,
         token_path=configured.token.path if configured.token else None,
     )
+
+
+def read(config_map: Manifest | None) -> GroupSettings | None:
+    """Return the settings in the ConfigMap of a group; None if there are none that this release can read."""
+    try:
+        return GroupSettings.model_validate_json(((config_map or {}).get("data") or {})["group.json"])
+    except (KeyError, ValueError):
+        return None
 
 
 def build(settings: GroupSettings, owner: children.Owner, labels: dict[str, str]) -> Manifest:

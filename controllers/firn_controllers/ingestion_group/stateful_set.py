@@ -11,6 +11,7 @@ from firn.model import names
 from firn.model.config import Config
 from firn.model.jobs import GroupSettings
 from firn_controllers import children
+from firn_controllers.ingestion_group import needs
 from firn_controllers.ingestion_group.service import BLOCK_MANAGER_PORT, DRIVER_PORT, PROGRESS_PORT
 from firn_controllers.ports import Manifest
 
@@ -39,7 +40,7 @@ def build(
 def _template(config: Config, settings: GroupSettings, labels: dict[str, str]) -> Manifest:
     group = config.groups[settings.group]
     image = group.image or config.images.spark
-    volumes, mounts = children.secret_volumes(config.driver_secret_names(settings.group))
+    volumes, mounts = children.secret_volumes(needs.secret_names(config, needs.of_settings(settings)))
     guarded = {name for name, connection in settings.kafka.items() if connection.sasl_token_path is not None}
     access = {name: access for name, access in config.closed_profiles.items() if name in guarded}
     access_volumes, access_mounts = children.access_volumes(access)

@@ -1,21 +1,29 @@
-"""Reconciles an ingestion group: applies the driver's objects, and puts its health and its progress on the board."""
+"""Reconciles an ingestion group: applies the driver's objects, and puts its health and its progress on the board.
 
+A driver gets only the profiles, catalogs, registries and salts that topics of its group use. New ones restart it.
+"""
+
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.config import DisklessProfile
+from firn.model.jobs import GroupSettings
 from firn.model.progress import TopicProgress
 from firn_controllers import children
 from firn_controllers.board import PATIENCE
+from firn_controllers.cache.contracts import Need
+from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.fleet.diskless.layout import is_secured
-from firn_controllers.iceberg_topic import lag, status
-from firn_controllers.ingestion_group import health, service, settings, stateful_set
+from firn_controllers.iceberg_topic import checks, lag, status
+from firn_controllers.ingestion_group import health, needs, service, settings, stateful_set
 from firn_controllers.ingestion_group.health import DriverReport, GroupHealth, ObservedGroup
 from firn_controllers.ingestion_group.layout import group_labels
-from firn_controllers.ports import PodState
+from firn_controllers.ingestion_group.restarts import Members, Turn
+from firn_controllers.ports import PodState, StatefulSetState
 from firn_controllers.queue import Lane, Outcome
 from firn_controllers.reconcilers.context import Context
 
@@ -50,6 +58,10 @@ class GroupReconciler:
         self._digested: dict[str, dict[str, _Digested]] = {}
         self._reported: dict[str, list[TopicProgress]] = {}
         """Group -> the topics of the last report that was published."""
+        self._members: dict[str, Members] = {}
+        self._named: dict[str, tuple[int, frozenset[Need]]] = {}
+        """Uid of a topic -> a generation of its spec, and the members of the configuration that this spec names."""
+        self._turn = Turn()
 
     async def reconcile(self, group: str) -> Outcome:
         """Apply the objects of one group, and publish its health and progress."""
@@ -60,23 +72,18 @@ class GroupReconciler:
         if not in_use and live is None:
             return Outcome()
         configured = self._config.groups[group]
-        opening = await self._opening()
-        driver_settings = settings.group_settings(self._config, group, self._context.cluster_uid, opening)
-        wanted = stateful_set.build(self._config, driver_settings, self._owner, labels, in_use=in_use)
-        await cluster.apply(settings.build(driver_settings, self._owner, labels))
-        await cluster.apply(service.build(group, self._owner, labels))
-        await cluster.apply(wanted)
+        pods = await cluster.pods(labels)
+        template = await self._apply(group, live, in_use=in_use, ready=any(pod.ready for pod in pods))
         if not in_use:
+            self._turn.end(group)
             self._publish_progress(group, None)
             self._publish_health(group, health.UNSEEN)
             return Outcome()
-        pods = await cluster.pods(labels)
         mates = names.EXECUTOR_ROLE | {names.LABEL_GROUP: group}
         executors = await cluster.pods(mates) if configured.executors is not None else None
         report = await self._ports.progress.read(group, READ_SHARE * self._interval(group))
         if report is None and group not in self._board.groups and self._first_reading_due(pods):
             return Outcome(after=1.0)
-        template = children.template_hash(wanted)
         rolling = live is not None and any(pod.template_hash != template or pod.deleting for pod in pods)
         self._publish_progress(group, report)
         observed = ObservedGroup(
@@ -91,8 +98,73 @@ class GroupReconciler:
             executors=executors,
             memory_hint=settings.memory_hint(configured),
         )
-        self._publish_health(group, health.group_health(observed))
+        found = health.group_health(observed)
+        if found.problem is None and any(pod.ready and pod.template_hash == template for pod in pods):
+            self._turn.end(group)
+        self._publish_health(group, found)
         return Outcome(after=self._interval(group))
+
+    async def _apply(self, group: str, live: StatefulSetState | None, *, in_use: bool, ready: bool) -> str | None:
+        """Apply the objects of a group, unless its driver waits for its turn to restart. Return the hash of the pod template."""
+        cluster, labels = self._ports.cluster, group_labels(group)
+        members = await self._members_of(group)
+        runs = live is not None and live.replicas > 0 and in_use
+        chosen = members.choose(
+            self._needed(group), self._ports.clock.monotonic(), runs=runs, complete=self._contracts_known(group)
+        )
+        opening = await self._opening()
+        wanted = settings.group_settings(self._config, group, self._context.cluster_uid, opening, chosen)
+        driver = stateful_set.build(self._config, wanted, self._owner, labels, in_use=in_use)
+        template = children.template_hash(driver)
+        await cluster.apply(service.build(group, self._owner, labels))
+        restarts = live is not None and runs and ready and live.template_hash != template
+        if live is not None and restarts and not self._may_restart(group, wanted):
+            return live.template_hash
+        await cluster.apply(settings.build(wanted, self._owner, labels))
+        await cluster.apply(driver)
+        members.settings = wanted
+        return template
+
+    def _may_restart(self, group: str, wanted: GroupSettings) -> bool:
+        """Return whether the driver may get another template now. A driver that works waits while that of another group restarts."""
+        known = self._board.groups.get(group)
+        if (known is not None and known.problem is not None) or self._members[group].reconnects(wanted):
+            return True
+        return self._turn.take(group, self._ports.clock.monotonic())
+
+    async def _members_of(self, group: str) -> Members:
+        """Return the members of the group's driver. After a start of the operator, its ConfigMap has them."""
+        if group not in self._members:
+            place = names.ingestion(group)
+            live = await self._ports.cluster.get("v1", "ConfigMap", self._owner.namespace, place)
+            self._members[group] = Members(settings.read(live))
+        return self._members[group]
+
+    def _needed(self, group: str) -> frozenset[Need]:
+        """Return the members of the configuration that topics of the group use, and that their namespaces may use."""
+        if len(self._named) > 2 * len(self._topics):
+            self._named = {uid: named for uid, named in self._named.items() if self._topics.by_uid(uid) is not None}
+        wanted: defaultdict[str, set[Need]] = defaultdict(set)
+        for namespace, need in self._board.contracts.needs(group):
+            wanted[namespace].add(need)
+        for entry in self._topics.all():
+            if entry.group == group:
+                wanted[entry.name[0]] |= self._named_by(entry)
+        found = (needs.allowed_to(self._config, group, namespace, each) for namespace, each in wanted.items())
+        return frozenset().union(*found)
+
+    def _named_by(self, entry: TopicEntry) -> frozenset[Need]:
+        """Return the members that the spec of a topic names. Its job contract follows soon."""
+        known = self._named.get(entry.uid)
+        if entry.resource is None:
+            return frozenset()
+        if known is None or known[0] != entry.generation:
+            known = self._named[entry.uid] = (entry.generation, checks.members(entry.resource, entry, self._config))
+        return known[1]
+
+    def _contracts_known(self, group: str) -> bool:
+        """Return whether this process knows the job contracts of all topics of the group."""
+        return self._board.contracts.knows(entry.uid for entry in self._topics.all() if entry.group == group)
 
     async def _opening(self) -> frozenset[str]:
         """Return the profiles with ``access`` whose brokers do not all have the secure listener yet."""

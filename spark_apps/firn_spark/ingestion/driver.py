@@ -15,7 +15,7 @@ from kubernetes import client
 from kubernetes import config as kube
 
 from firn.model import names
-from firn.model.errors import ExitCode, InvalidSpecError
+from firn.model.errors import ExitCode, InvalidSpecError, NotReadyError
 from firn.model.jobs import GroupSettings
 from firn_spark import documents, failpoints, logs, session
 from firn_spark.credentials import Credentials
@@ -90,16 +90,16 @@ class Driver:
     def kafka(self, profile: str) -> Kafka:
         """Return the client of a profile's brokers.
 
-        Raises InvalidSpecError if the settings do not name the profile, and NotReadyError if its secrets cannot be
-        read.
+        Raises NotReadyError if the settings do not name the profile, or if its secrets cannot be read, and InvalidSpecError if
+        the client rejects its settings.
         """
         with self._lock:
             if profile not in self._kafkas:
                 connection = self.settings.kafka.get(profile)
                 if connection is None:
-                    raise InvalidSpecError(
-                        f"profile {profile} is not in the settings of group {self.settings.group}; "
-                        "the operator adds it with the next change of the settings"
+                    raise NotReadyError(
+                        f"profile {profile} is not in the settings of group {self.settings.group}; wait for the operator to restart the driver"
+                        " with it, or add the profile to profiles in the operator's configuration"
                     )
                 try:
                     self._kafkas[profile] = Kafka(profile, connection)

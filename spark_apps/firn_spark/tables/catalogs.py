@@ -101,15 +101,16 @@ class Catalogs:
     def get(self, name: str) -> JavaObject:
         """Return the ``org.apache.iceberg.catalog.Catalog`` of this name.
 
-        Raises Java's exceptions if it cannot be opened, NotReadyError if its secrets cannot be read, and
-        InvalidSpecError if the settings do not name it.
+        Raises Java's exceptions if it cannot be opened, and NotReadyError if its secrets cannot be read or the settings do not
+        name it.
         """
         catalog = self._open.get(name)
         if catalog is None:
             connection = self._settings.catalogs.get(name)
             if connection is None:
-                raise InvalidSpecError(
-                    f"catalog {name} is not in the settings of {self._settings.application}; add it to the operator's configuration",
+                raise NotReadyError(
+                    f"catalog {name} is not in the settings of {self._settings.application}; wait for the operator to restart the driver with it, or"
+                    " add the catalog to catalogs in the operator's configuration",
                     reason=Reason.CATALOG_UNREACHABLE,
                 )
             # One thread opens a catalog: several would race to create its tables. A catalog that does not answer delays only its own topics.

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from firn_controllers.ingestion_group import settings
+from firn_controllers.ingestion_group import needs, settings
 from firn_controllers.ports import Manifest
 from tests import gen
 from tests.fakes.world import World
@@ -93,7 +93,7 @@ def test_only_drivers_that_may_serve_its_namespaces_get_a_salt() -> None:
         "vault": "/etc/firn/secrets/vault-salt/salt",
     }
     assert settings.group_settings(config, "big").salts == {"people": PATH}, "the group serves namespace demo only"
-    assert config.driver_secret_names("big") == ["firn-postgres", "salts"]
+    assert needs.secret_names(config, needs.allowed(config, "big")) == ["firn-postgres", "salts"]
 
 
 def test_settings_without_salts_are_those_of_the_release_before() -> None:

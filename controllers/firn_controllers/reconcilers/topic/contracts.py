@@ -16,6 +16,7 @@ class JobContracts:
         self._cluster = context.ports.cluster
         self._owner = context.owner
         self._kept = KeptTopics(context)
+        self._shared = context.board.contracts
         self._in_force: dict[str, LiveJob] = {}
         self._present: set[str] = set()
         """Names of the ConfigMaps that earlier processes left."""
@@ -37,9 +38,11 @@ class JobContracts:
             if cached:
                 return self._in_force[uid]
         elif new and names.job(uid) not in await self._left():
+            self._shared.put(uid, None)
             return None
         config_map = await self._cluster.get("v1", "ConfigMap", self._owner.namespace, names.job(uid))
         job = LiveJob.read(config_map)
+        self._shared.put(uid, job.job if job is not None else None)
         if job is not None and config_map is not None:
             self._in_force[uid] = job
             right, live = plan.config_map(job, self._owner)["metadata"], config_map["metadata"]
@@ -75,6 +78,7 @@ class JobContracts:
         # The caller has compared the content, which another client may have edited without changing the hash.
         await self._cluster.apply(plan.config_map(job, self._owner), always=True)
         self._in_force[job.job.uid] = job
+        self._shared.put(job.job.uid, job.job)
         self._edited.discard(job.job.uid)
 
     async def retire(self, uid: str) -> None:
@@ -90,10 +94,12 @@ class JobContracts:
     def forget(self, uid: str) -> None:
         """Forget a resource that was deleted."""
         self._retired.discard(uid)
+        self._shared.forget(uid)
 
     async def remove(self, uid: str) -> None:
         """Delete the contract; a missing one is no error."""
         await self._cluster.delete("v1", "ConfigMap", self._owner.namespace, names.job(uid))
         self._in_force.pop(uid, None)
+        self._shared.put(uid, None)
         self._present.discard(names.job(uid))
         self._edited.discard(uid)

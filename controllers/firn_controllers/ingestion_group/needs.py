@@ -1,0 +1,86 @@
+"""The members of the configuration that a driver needs: profiles, catalogs, schema registries and salts, and their Secrets."""
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from firn.model.config import Config, KafkaProfile, security_references
+from firn.model.jobs import GroupSettings
+from firn_controllers.cache.contracts import Need, Section
+
+UNUSED_SECONDS = 600.0
+"""Seconds for which a driver keeps a member that no topic of its group uses any more. So a topic that is created again restarts no driver."""
+
+
+class _HasNamespaces(Protocol):
+    @property
+    def namespaces(self) -> Collection[str]: ...
+
+
+def allowed(config: Config, group: str) -> frozenset[Need]:
+    """Return the members that topics of the group may use."""
+    served = frozenset(config.groups[group].namespaces)
+    found: set[Need] = set()
+    for section, members in _sections(config).items():
+        for name, member in members.items():
+            if not served or not member.namespaces or served & set(member.namespaces):
+                found.add((section, name))
+    return frozenset(found)
+
+
+def allowed_to(config: Config, group: str, namespace: str, needs: Collection[Need]) -> frozenset[Need]:
+    """Return those of the members that exist, and that topics of the group in this namespace may use."""
+    served, sections = config.groups[group].namespaces, _sections(config)
+    if served and namespace not in served:
+        return frozenset()
+    return frozenset(
+        (section, name)
+        for section, name in needs
+        if name in sections[section]
+        and (not sections[section][name].namespaces or namespace in sections[section][name].namespaces)
+    )
+
+
+def of_settings(settings: GroupSettings) -> frozenset[Need]:
+    """Return the members that the settings of a driver have."""
+    sections: dict[Section, Collection[str]] = {
+        "profiles": settings.kafka,
+        "catalogs": settings.catalogs,
+        "registries": settings.registries,
+        "salts": settings.salts,
+    }
+    return frozenset((section, name) for section, found in sections.items() for name in found)
+
+
+def secret_names(config: Config, needs: Collection[Need]) -> list[str]:
+    """Return the names of the Secrets that a driver with these members mounts, sorted."""
+    found: set[str] = set()
+    for section, name in needs:
+        match section:
+            case "profiles":
+                found |= _of_profile(config, name)
+            case "catalogs":
+                found |= {reference.secret for reference in config.catalogs[name].secret_properties.values()}
+            case "registries":
+                found |= {reference.secret for reference in config.registries[name].references()}
+            case "salts":
+                found.add(config.salts[name].value.secret)
+    return sorted(found)
+
+
+def _of_profile(config: Config, name: str) -> set[str]:
+    profile = config.profiles[name]
+    if isinstance(profile, KafkaProfile):
+        return {reference.secret for reference in security_references(profile.security)}
+    token, reads = profile.token(name), profile.direct_reads
+    if token is None or reads is None:
+        return set()
+    return {token.secret, *(reference.secret for reference in reads.secret_properties.values())}
+
+
+def _sections(config: Config) -> Mapping[Section, Mapping[str, _HasNamespaces]]:
+    return {
+        "profiles": config.profiles,
+        "catalogs": config.catalogs,
+        "registries": config.registries,
+        "salts": config.salts,
+    }
