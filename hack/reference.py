@@ -193,6 +193,7 @@ def metrics() -> str:
         *telemetry.AuditMetrics(lambda: ()).collect(),
         *telemetry.TopicSetMetrics(lambda: ()).collect(),
         *telemetry.TopicUserMetrics(lambda: ()).collect(),
+        *telemetry.CertificateMetrics(dict).collect(),
     ]
     shared = collectors(REGISTRY)
     broker = [metric for metric in shared if getattr(metric, "_name", "").startswith("firn_broker_")]

@@ -5,6 +5,7 @@ The board is a cache, built again after a restart. Topics read it instead of ask
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from firn.model.jobs import RecordSchema
 from firn.model.progress import TopicProgress
@@ -51,6 +52,8 @@ class Board:
     """Uid of a topic whose columns the operator has to find -> its schema with these columns."""
     outcomes: dict[tuple[str, Kind], PolicyOutcome] = field(default_factory=dict)
     """Uid of a topic and kind of policy -> the policy's effect on the topic."""
+    certificate_ends: dict[str, datetime] = field(default_factory=dict)
+    """Profile -> when the certificate that cert-manager issued for its brokers ends."""
     listings: dict[str, Listing] = field(default_factory=dict)
     """Profile with TopicSets -> its topics."""
     contracts: ContractCache = field(default_factory=ContractCache)

@@ -227,6 +227,26 @@ class CertificateSecrets(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class CertificateState:
+    """A Certificate of cert-manager as its controller reports it."""
+
+    ready: bool
+    message: str = ""
+    """The message of its condition Ready; empty before cert-manager has reported one."""
+    ends: datetime | None = None
+    """When the issued certificate ends; None before the first one."""
+
+
+class BrokerCertificates(Protocol):
+    """Certificates of cert-manager."""
+
+    async def apply(self, manifest: Manifest) -> CertificateState:
+        """Apply a Certificate server-side, and return its state. Raises NotReadyError if the cluster has no cert-manager, and
+        InvalidSpecError if the API server refuses the Certificate."""
+        ...
+
+
 class Authorities(Protocol):
     """Certificates of the authorities that the brokers of a profile have."""
 
@@ -553,6 +573,8 @@ class Ports:
     clock: Clock
     users: UserPorts | None = None
     """None if the configuration has no TopicUsers."""
+    certificates: BrokerCertificates | None = None
+    """None if no profile has certificates of cert-manager."""
 
 
 class RunMeter(Protocol):

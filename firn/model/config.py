@@ -532,6 +532,17 @@ class SelfSigned(Settings):
     """Lifetime of the CA."""
 
 
+class CertManager(Settings):
+    """An issuer of cert-manager."""
+
+    name: str = Field(min_length=1, max_length=253)
+    """Name of the issuer. An ``Issuer`` is in the namespace of the operator."""
+    kind: Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9]*$")] = "ClusterIssuer"
+    """Kind of the issuer: ``ClusterIssuer`` or ``Issuer``, or the kind of an external issuer in ``group``."""
+    group: str = "cert-manager.io"
+    """API group of the issuer."""
+
+
 class Certificate(Settings):
     """The certificate of brokers, in a Secret of the operator's namespace. Exactly one source of it is set."""
 
@@ -542,6 +553,9 @@ class Certificate(Settings):
     self_signed: SelfSigned | None = None
     """Set it, for example to ``{}``, if Firn issues the certificate. A Deployment of its own, ``firn-signer``, writes the Secret
     ``firn-broker-PROFILE-tls``, and renews the certificate."""
+    cert_manager: CertManager | None = None
+    """The issuer of cert-manager that issues the certificate. The operator applies the Certificate ``firn-broker-PROFILE-tls``, and
+    cert-manager writes the Secret of this name."""
     duration: Duration = "90d"
     """Lifetime of a certificate that Firn requests or issues, at least an hour."""
     renew_before: Duration = "30d"
@@ -552,10 +566,10 @@ class Certificate(Settings):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        sources = [source for source in (self.secret, self.self_signed) if source is not None]
+        sources = [source for source in (self.secret, self.cert_manager, self.self_signed) if source is not None]
         if len(sources) != 1:
             raise ValueError(
-                "certificate needs exactly one of secret and selfSigned; set one, and set the other to null"
+                "certificate needs exactly one of secret, certManager and selfSigned; set one, and set the others to null"
             )
         chosen = {"duration", "renew_before", "names"} & self.model_fields_set
         if self.secret is not None and chosen:

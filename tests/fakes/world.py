@@ -20,6 +20,7 @@ from tests.fakes.tables import FakeTables
 from tests.fakes.topics import FakeTopics
 from tests.fakes.users.access import FakeAccess
 from tests.fakes.users.authorities import FakeAuthorities
+from tests.fakes.users.certificates import FakeCertificates
 from tests.fakes.users.client_secrets import FakeClientSecrets
 
 QUIET_ROUNDS = 4
@@ -41,6 +42,7 @@ class World:
         self.access = FakeAccess(self.faults)
         self.secrets = FakeClientSecrets(self.faults)
         self.authorities = FakeAuthorities()
+        self.certificates = FakeCertificates()
         self.driver = FakeDriver(self.progress, self.tables, self.clock)
         self.debts: dict[tuple[str, str], TableDebt] = {}
         self.pods_run = True
@@ -51,7 +53,8 @@ class World:
         """Start a new operator process: it lists everything, and then watches."""
         self.config = config or self.config
         users = UserPorts(self.access, self.secrets, self.authorities)
-        ports = Ports(self.topics, self.tables, self.cluster, self.progress, self.schemas, self.clock, users)
+        servers = (self.topics, self.tables, self.cluster, self.progress, self.schemas)
+        ports = Ports(*servers, self.clock, users, self.certificates)
         self.operator = Controllers(self.config, "config-uid", ports, jitter=lambda: 0.5, cluster_uid=self.cluster_uid)
         self.cluster.watch = [self._watched]
         for kind in ("Job", *KINDS, "DeadLetterReplay", "TopicSet", "TopicGrant", "TopicUser", "IcebergTopic"):

@@ -158,6 +158,15 @@ priorityClassName: {{ . }}
 {{ dict "profiles" ($found | sortAlpha) | toJson }}
 {{- end }}
 
+{{/* Certificates of cert-manager that the operator applies, sorted. JSON: {names: [NAME]} */}}
+{{- define "firn.managedCertificates" -}}
+{{- $found := list -}}
+{{- range $name, $profile := (include "firn.lake" . | fromJson).profiles -}}
+  {{- if kindIs "map" (dig "access" "certificate" "certManager" nil $profile) }}{{ $found = append $found (printf "firn-broker-%s-tls" $name) }}{{ end -}}
+{{- end -}}
+{{ dict "names" ($found | sortAlpha) | toJson }}
+{{- end }}
+
 {{/* Secrets that the chart generates once: passwords of the quick start, and tokens of direct reads. JSON: {secrets: [{name, keys}]} */}}
 {{- define "firn.generatedSecrets" -}}
 {{- $secrets := list -}}

@@ -10,7 +10,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, UnavailableError
 from firn_controllers import children
 from firn_controllers.conditions.announcements import Announcement, EventReason
-from firn_controllers.fleet import builders, health, kinds, rollout
+from firn_controllers.fleet import builders, certificate, health, kinds, rollout
 from firn_controllers.fleet.diskless.layout import DisklessFleet
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.fleet.kafka import metadata_version
@@ -90,6 +90,7 @@ class FleetReconciler:
             version, failure = None, None
             if isinstance(fleet, KafkaFleet):
                 fleet, version, failure = await self._finalized(fleet, settled)
+            uncertified = await self._certificate(fleet)
             # Only a roll-out waits for replicas, and a list of all partitions takes long.
             detailed = await self._ask(profile, replicas=True) if rolling and answers else admin
             await self._apply(fleet, rollout.step(wanted, live, pods, _answer(detailed, fleet), fleet.replicas))
@@ -101,8 +102,11 @@ class FleetReconciler:
             return fleet_health, False
         if settled:
             await self._prune(fleet)
-        wrong = failure or self._long_wait(profile)
+        wrong = failure or uncertified or self._long_wait(profile)
         fleet_health = health.fleet_health(profile, fleet, pods, admin, rolling=rolling, wrong=wrong)
+        if uncertified is not None and fleet_health.problem is not None:
+            # New brokers do not start without a certificate, and their own message cannot name the cause.
+            fleet_health = replace(fleet_health, message=f"{fleet_health.message}; {uncertified}")
         return fleet_health, rolling or (version is not None and failure is None)
 
     async def _sized(self, profile: str, live: StatefulSetState | None) -> AnyFleet:
@@ -153,6 +157,23 @@ class FleetReconciler:
             since = wait.since if wait is not None else self._context.ports.clock.monotonic()
             self._waits[fleet.name] = _Wait(step.waits, since, wait.told if wait is not None else "")
             log.info("profile %s: the operator waits %s before it replaces the next broker", fleet.name, step.waits)
+
+    async def _certificate(self, fleet: AnyFleet) -> str | None:
+        """Apply the Certificate of cert-manager, and return why the brokers may lack its certificate. Raises InvalidSpecError."""
+        access, port = self._config.closed_profiles.get(fleet.name), self._context.ports.certificates
+        if access is None or access.certificate.cert_manager is None or port is None:
+            return None
+        manifest = certificate.build(fleet, access.certificate)
+        try:
+            state = await port.apply(manifest)
+        except InvalidSpecError:
+            raise
+        except FirnError as error:
+            # The brokers keep the certificate that they have.
+            return str(error)
+        if state.ends is not None:
+            self._context.board.certificate_ends[fleet.name] = state.ends
+        return certificate.problem(fleet, state)
 
     def _long_wait(self, profile: str) -> str | None:
         """Return why the roll-out makes no step, as it was after `LONG_WAIT`, or None."""

@@ -419,6 +419,30 @@ class TopicUserMetrics(Collector):
         return [ready, refused, expires]
 
 
+class CertificateMetrics(Collector):
+    """The time until the certificates that cert-manager issued end, computed at each scrape.
+
+    The signer has the same metric for the certificates that it issues.
+    """
+
+    def __init__(
+        self, ends: Callable[[], Mapping[str, datetime]], now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._ends = ends
+        self._now = now
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric family of all profiles."""
+        family = GaugeMetricFamily(
+            "firn_certificate_expiry_seconds",
+            "Seconds until a certificate of a profile ends that cert-manager issued for the brokers",
+            labels=["profile", "certificate"],
+        )
+        for profile, end in self._ends().items():
+            family.add_metric([profile, "brokers"], (end - self._now()).total_seconds())
+        return [family]
+
+
 class TopicTally:
     """Counts topics by the status of their Ready condition, and marks the topics that need attention, for the metrics."""
 

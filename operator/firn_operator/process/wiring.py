@@ -34,6 +34,7 @@ from firn_operator.adapters.iceberg.tables import CatalogTables
 from firn_operator.adapters.kafka.access import KafkaAccess
 from firn_operator.adapters.kafka.topics import Brokers, KafkaTopics
 from firn_operator.adapters.kube.api_client import Api, ApiError, RateLimit, login, path
+from firn_operator.adapters.kube.certificates import KubeCertificates
 from firn_operator.adapters.kube.client_secrets import KubeClientSecrets
 from firn_operator.adapters.kube.cluster import KubeCluster
 from firn_operator.adapters.kube.workloads import Workloads
@@ -149,7 +150,9 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         kafka_topics = topics(config, workloads)
         registries = schemas(config)
         user_ports, close_users = users(config, api)
-        ports = Ports(kafka_topics, lake, cluster, progress_reader, registries, SystemClock(), user_ports)
+        ports = Ports(
+            kafka_topics, lake, cluster, progress_reader, registries, SystemClock(), user_ports, KubeCertificates(api)
+        )
         meters = (telemetry.QueueMeter(), telemetry.RunMeter())
         controllers = Controllers(config, owner_uid, ports, random.random, *meters, cluster_uid=cluster_uid)
         telemetry.watch_fleets(config.profiles, controllers.board)
@@ -236,6 +239,7 @@ def _figures(config: Config, controllers: Controllers, survey: Survey) -> list[C
         telemetry.LogMetrics(topics, controllers.board.configs.get),
         telemetry.TopicSetMetrics(controllers.sets.all),
         telemetry.TopicUserMetrics(controllers.user_events.users.all),
+        telemetry.CertificateMetrics(lambda: controllers.board.certificate_ends),
     ]
     if config.maintenance.audit.schedule.strip():
         figures.append(telemetry.AuditMetrics(topics))

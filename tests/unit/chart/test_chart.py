@@ -351,6 +351,18 @@ def test_only_a_profile_with_self_signed_certificates_installs_the_signer() -> N
         assert not [item for item in manifests(render(values)) if item["metadata"]["name"] == "firn-signer"]
 
 
+def test_the_operator_may_write_certificates_only_of_profiles_that_use_cert_manager() -> None:
+    access = {"certificate": {"certManager": {"name": "lake-ca"}}}
+    profiles = {"waves": {**WAVES, "access": access}, "others": {**WAVES, "access": ACCESS}}
+    objects = manifests(render({**IMAGES, "profiles": profiles}))
+    found = [pair for pair in rules_of(objects, "firn-operator") if "cert-manager.io" in pair[1]["apiGroups"]]
+    own = [names.brokers_certificate("waves")]
+    rule = {"resources": ["certificates"], "resourceNames": own, "verbs": ["create", "patch"]}
+    assert found == [("firn-system", {"apiGroups": ["cert-manager.io"], **rule})]
+    plain = manifests(render({**IMAGES, "profiles": {"others": {**WAVES, "access": ACCESS}}}))
+    assert not [rule for _, rule in rules_of(plain, "firn-operator") if "cert-manager.io" in rule["apiGroups"]]
+
+
 # Rights
 
 

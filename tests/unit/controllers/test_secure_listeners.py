@@ -1,5 +1,6 @@
 """Diskless profiles with ``access``: what brokers, the operator and the drivers get, and the order in which they change."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,11 @@ from firn_controllers.fleet.diskless.layout import DisklessFleet
 from firn_controllers.ingestion_group import settings as group_settings
 from firn_controllers.ingestion_group import stateful_set as driver
 from firn_controllers.ingestion_group.layout import group_labels
-from firn_controllers.ports import FleetState, Manifest
+from firn_controllers.ports import CertificateState, FleetState, Manifest
 from firn_controllers.topic_users import checks
 from firn_controllers.topic_users.client_files import client_connection
 from firn_operator.adapters.kube.workloads import Workloads
-from firn_operator.process import wiring
+from firn_operator.process import telemetry, wiring
 from tests import gen
 from tests.fakes.world import World
 from tests.unit.controllers.test_diskless_fleet import start
@@ -367,3 +368,70 @@ def test_brokers_and_clients_mount_the_certificate_of_the_signer(tmp_path: Path)
     assert (secret["name"], [item["key"] for item in secret["items"]]) == (own, ["ca.crt"])
     longer = fleet(access(certificate={"selfSigned": {}, "names": ["kafka.example.com"]}))
     assert stateful_set.build(longer, 0) == stateful_set.build(managed, 0), "terms of the certificate replace no broker"
+
+
+CERTIFICATE = names.brokers_certificate("waves")
+
+
+def cert_manager(**terms: Any) -> dict[str, Any]:
+    return access(certificate={"certManager": {"name": "lake-ca", "kind": "Issuer"}, **terms})
+
+
+async def test_cert_manager_issues_the_certificate_that_brokers_mount() -> None:
+    external = {"type": "LoadBalancer", "hosts": ["b0.example.com"]}
+    given = cert_manager(duration="24h", renewBefore="8h", names=["192.0.2.7"])
+    world = World(config(given, external=external, replicas=1))
+    await world.settle()
+    applied = world.certificates.applied[CERTIFICATE]
+    assert applied["metadata"]["ownerReferences"][0]["uid"] == "config-uid"
+    assert applied["spec"] == {
+        "secretName": CERTIFICATE,
+        "commonName": NAME,
+        "dnsNames": [f"*.{NAME}.firn-system.svc", "b0.example.com", f"{NAME}-bootstrap.firn-system.svc"],
+        "ipAddresses": ["192.0.2.7"],
+        "duration": "86400s",
+        "renewBefore": "28800s",
+        "usages": ["digital signature", "server auth", "client auth"],
+        "privateKey": {"algorithm": "ECDSA", "size": 256, "encoding": "PKCS8", "rotationPolicy": "Always"},
+        "issuerRef": {"name": "lake-ca", "kind": "Issuer", "group": "cert-manager.io"},
+    }
+    assert CERTIFICATE in fleet(given, external=external, replicas=1).secret_names
+
+
+async def test_a_certificate_that_is_not_ready_is_reported_with_the_fleet() -> None:
+    world = World(config(cert_manager()))
+    await world.settle()
+    degraded = world.operator.board.fleet("waves").degraded
+    assert f"Certificate {CERTIFICATE}: cert-manager has not reported it as Ready yet; see kubectl" in degraded
+    world.certificates.states[CERTIFICATE] = CertificateState(ready=False, message="Issuer lake-ca not found")
+    await world.settle()
+    assert "Issuer lake-ca not found" in world.operator.board.fleet("waves").degraded
+    ends = gen.NOW + timedelta(days=90)
+    world.certificates.states[CERTIFICATE] = CertificateState(ready=True, ends=ends)
+    await world.settle()
+    assert world.operator.board.fleet("waves").degraded == ""
+    assert world.operator.board.certificate_ends == {"waves": ends}
+    (family,) = telemetry.CertificateMetrics(lambda: world.operator.board.certificate_ends, lambda: gen.NOW).collect()
+    assert [(sample.labels, sample.value) for sample in family.samples] == [
+        ({"profile": "waves", "certificate": "brokers"}, 90 * 86400.0)
+    ]
+
+
+async def test_a_cluster_without_cert_manager_is_reported_and_its_brokers_are_applied_anyway() -> None:
+    world = World(config(cert_manager()))
+    world.certificates.installed = False
+    world.pods_run = False
+    await world.settle()
+    found = world.operator.board.fleet("waves")
+    assert f"Certificate {CERTIFICATE}: the cluster has no CRD certificates.cert-manager.io" in found.message
+    assert PLACE in world.cluster.objects
+    world.certificates.installed = world.pods_run = True
+    world.certificates.states[CERTIFICATE] = CertificateState(ready=True)
+    await world.settle()
+    assert (world.operator.board.fleet("waves").problem, world.operator.board.fleet("waves").degraded) == (None, "")
+
+
+async def test_profiles_with_other_certificates_apply_none() -> None:
+    world = World(config(access()))
+    await world.settle()
+    assert world.certificates.applied == {}

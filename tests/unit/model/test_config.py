@@ -314,8 +314,9 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("certificate", "problem"),
     [
-        ({}, "exactly one of secret and selfSigned"),
-        ({"secret": "mine", "selfSigned": {}}, "exactly one of secret and selfSigned"),
+        ({}, "exactly one of secret, certManager and selfSigned"),
+        ({"secret": "mine", "selfSigned": {}}, "exactly one of secret, certManager and selfSigned"),
+        ({"certManager": {"name": "lake-ca"}, "selfSigned": {}}, "exactly one of secret, certManager and selfSigned"),
         ({"secret": "mine", "names": ["a"], "renewBefore": "5d"}, "remove names, renewBefore"),
         ({"selfSigned": {}, "duration": "30m", "renewBefore": "10m"}, "duration must be at least 1h"),
         ({"selfSigned": {}, "duration": "50d"}, "renewBefore must be at most half of duration"),

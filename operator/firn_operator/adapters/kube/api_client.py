@@ -184,6 +184,7 @@ PLURALS = {
     ("batch/v1", "Job"): "jobs",
     ("policy/v1", "PodDisruptionBudget"): "poddisruptionbudgets",
     ("coordination.k8s.io/v1", "Lease"): "leases",
+    ("cert-manager.io/v1", "Certificate"): "certificates",
     ("firn.dev/v1alpha1", "IcebergTopic"): "icebergtopics",
     ("firn.dev/v1alpha1", "CompactionPolicy"): "compactionpolicies",
     ("firn.dev/v1alpha1", "RetentionPolicy"): "retentionpolicies",
