@@ -174,6 +174,20 @@ async def test_a_damaged_certificate_is_replaced(stage: Stage, broken: str, valu
     assert repaired["ca.crt"] == authority["ca.crt"]
 
 
+@pytest.mark.parametrize("foreign", ["certificate", "key"])
+async def test_a_certificate_of_another_ca_or_with_another_key_is_replaced(stage: Stage, foreign: str) -> None:
+    await stage.keep()
+    now, authority = stage.clock.now(), stage.data(CA)
+    own = certificates.Pair(authority["ca.crt"], authority["ca.key"])
+    signer = certificates.new_authority("other", now, TERMS.authority_lifetime) if foreign == "certificate" else own
+    made = certificates.issue(signer, "brokers", TERMS.hosts, now, TERMS.lifetime)
+    key = stage.data()["tls.key"] if foreign == "key" else made.key
+    stage.secrets.put(LEAF, {**stage.data(), "tls.crt": made.certificate, "tls.key": key}, own=True)
+    await stage.keep()
+    assert stage.data()["tls.crt"] != made.certificate
+    assert certificates.signed_by(stage.data()["tls.crt"], authority["ca.crt"])
+
+
 async def test_a_deleted_certificate_is_issued_again_by_the_same_ca(stage: Stage) -> None:
     await stage.keep()
     authority = stage.data(CA)
