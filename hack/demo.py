@@ -35,8 +35,8 @@ def main() -> int:
     """Run the demo."""
     say("cluster and images")
     quickstart.cluster_up()
-    say("helm upgrade --install firn charts/firn")
-    quickstart.install()
+    say("helm upgrade --install firn charts/firn --set networkPolicy.enabled=true,networkPolicy.strict=true")
+    quickstart.install(overrides={"networkPolicy.enabled": "true", "networkPolicy.strict": "true"})
     say("kubectl apply -f crds/samples/flights.yaml")
     quickstart.apply_sample("flights")
     topic = await_until("IcebergTopic demo/flights is Ready", lambda: ready(), timeout=420, every=2)

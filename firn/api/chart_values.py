@@ -177,13 +177,38 @@ class Rbac(Settings):
     """Add IcebergTopics and policies to the cluster's roles view, edit and admin."""
 
 
+class ApiServerPeers(Settings):
+    """The Kubernetes API server in egress rules. It is no pod, so a selector cannot name it."""
+
+    ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(min_length=1)
+    """Ports of the API server. Most clusters compare a connection after its translation, so they need the port of the endpoint."""
+    to: list[dict[str, Any]]
+    """Peers, such as an ipBlock. Empty: every address."""
+
+
 class NetworkPolicyValues(Settings):
-    """NetworkPolicies of the operator, the ingestion applications and the bundled stores."""
+    """NetworkPolicies of all pods of the release. The cluster's network plugin enforces them."""
 
     enabled: bool
     """Install the NetworkPolicies."""
+    strict: bool
+    """Deny every connection from and to Firn's pods, except those that the configuration needs. The other keys except
+    `metricsFrom` need it."""
     metrics_from: list[dict[str, Any]]
-    """Peers that may read metrics, as in a NetworkPolicy. Empty: all."""
+    """Peers that may read metrics, as in a NetworkPolicy. Empty: all, or none if `strict`."""
+    clients_from: dict[Name, list[dict[str, Any]]]
+    """Peers that may connect to the brokers of a profile, by its name. Other profiles: pods in the namespaces of the profile, or all
+    pods if the profile has no namespaces."""
+    stores_from: list[dict[str, Any]]
+    """Peers that may connect to the PostgreSQL and the S3 server of the quick start, besides Firn's own pods."""
+    dns: list[dict[str, Any]]
+    """Peers of DNS. Empty: every address at port 53."""
+    api_server: ApiServerPeers
+    stores: list[dict[str, Any]]
+    """Peers of catalogs, object stores, databases, schema registries and existing brokers outside this release. Empty: every
+    address at the ports of the configuration."""
+    egress: list[dict[str, Any]]
+    """More egress rules of the operator, drivers, runs and diskless brokers, as in a NetworkPolicy."""
 
 
 class ServiceMonitor(Settings):

@@ -1,0 +1,96 @@
+"""Pods connect to what they need, and to nothing else. The local cluster enforces the NetworkPolicies of the release."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from hack.quickstart import SYSTEM, await_until, kubectl
+
+ATTEMPT = """
+for target in "$@"; do
+  (timeout 1 bash -c "</dev/tcp/$target" 2>/dev/null; echo "$target $?") &
+done
+wait
+"""
+ANSWERS = {0: "connected", 1: "refused", 124: "denied"}
+"""Exit code -> meaning. Only a packet filter lets a connection to a running pod time out."""
+
+CLASSIC, DISKLESS = "firn-broker-classic-0", "firn-broker-diskless-0"
+DRIVER, POSTGRES, S3 = "firn-ingest-default-0", "firn-postgres-0", "firn-s3-0"
+
+
+@pytest.fixture
+def addresses(client: str) -> dict[str, str]:
+    """Return the address of each pod of the release, and of the client in another namespace."""
+    pods = json.loads(kubectl("get", "pods", "-A", "-o", "json"))["items"]
+    found = {
+        each["metadata"]["name"]: each["status"].get("podIP", "")
+        for each in pods
+        if each["metadata"]["namespace"] in (SYSTEM, client)
+    }
+    [operator] = [name for name in found if name.startswith("firn-operator-")]
+    return {**found, "operator": found[operator]}
+
+
+def attempts(addresses: dict[str, str], namespace: str, pod: str, *targets: tuple[str, int]) -> dict[str, str]:
+    """Connect from a pod to targets at the same time. Return POD:PORT -> `connected`, `refused` or `denied`."""
+    asked = {f"{addresses[name]}/{port}": f"{name}:{port}" for name, port in targets}
+    output = kubectl("-n", namespace, "exec", pod, "--", "bash", "-c", ATTEMPT, "attempt", *asked)
+    answers = dict(line.split() for line in output.splitlines())
+    return {asked[target]: ANSWERS[int(code)] for target, code in answers.items()}
+
+
+def await_connected(addresses: dict[str, str], namespace: str, pod: str, *targets: tuple[str, int]) -> None:
+    """Wait until a pod connects to all targets: on a busy machine, a connection may take longer than one attempt."""
+    wanted = {f"{name}:{port}": "connected" for name, port in targets}
+    await_until(
+        f"{pod} connects to {wanted}",
+        lambda: attempts(addresses, namespace, pod, *targets) == wanted,
+        timeout=60,
+    )
+
+
+def test_other_namespaces_reach_the_listeners_of_clients_only(addresses: dict[str, str], client: str) -> None:
+    closed = [
+        *((CLASSIC, 9093), (DISKLESS, 9090), (DISKLESS, 9095), (DRIVER, 8080), (DRIVER, 7078), (DRIVER, 7079)),
+        *((POSTGRES, 5432), (S3, 7070), ("operator", 9090), ("operator", 8080)),
+    ]
+    answers = attempts(addresses, client, "client", *closed)
+    assert answers == {f"{name}:{port}": "denied" for name, port in closed}
+    await_connected(addresses, client, "client", (CLASSIC, 9092), (DISKLESS, 9092))
+
+    # The peers of `networkPolicy.metricsFrom` reach metrics, and nothing else.
+    kubectl("label", "namespace", client, "firn.dev/e2e=monitoring")
+    await_connected(addresses, client, "client", ("operator", 9090), (DRIVER, 8080), (DISKLESS, 9090))
+    assert set(attempts(addresses, client, "client", (POSTGRES, 5432), (CLASSIC, 9093)).values()) == {"denied"}
+    kubectl("label", "namespace", client, "firn.dev/e2e-")
+    await_until(
+        "metrics are closed again",
+        lambda: attempts(addresses, client, "client", ("operator", 9090)) == {"operator:9090": "denied"},
+        timeout=60,
+    )
+
+
+def test_pods_of_the_release_reach_what_they_need_only(addresses: dict[str, str], client: str) -> None:
+    needed = {
+        "deploy/firn-operator": [(POSTGRES, 5432), (S3, 7070), (DRIVER, 8080), (CLASSIC, 9092), (DISKLESS, 9092)],
+        DRIVER: [(POSTGRES, 5432), (S3, 7070), (CLASSIC, 9092), (DISKLESS, 9092)],
+        DISKLESS: [(POSTGRES, 5432), (S3, 7070)],
+        CLASSIC: [(CLASSIC, 9093)],
+    }
+    with ThreadPoolExecutor(len(needed)) as pool:
+        list(pool.map(lambda pod: await_connected(addresses, SYSTEM, pod, *needed[pod]), needed))
+    # Nothing listens at the client's port, so an allowed connection is refused.
+    denied = {
+        "deploy/firn-operator": [(CLASSIC, 9093), ("client", 8123)],
+        DRIVER: [(CLASSIC, 9093), ("client", 8123)],
+        DISKLESS: [(CLASSIC, 9092), ("client", 8123)],
+        CLASSIC: [(POSTGRES, 5432), ("client", 8123)],
+        POSTGRES: [(S3, 7070), (CLASSIC, 9092), ("client", 8123)],
+        S3: [(POSTGRES, 5432), ("client", 8123)],
+    }
+    with ThreadPoolExecutor(len(denied)) as pool:
+        found = pool.map(lambda pod: attempts(addresses, SYSTEM, pod, *denied[pod]), denied)
+        answers = dict(zip(denied, found, strict=True))
+    assert answers == {pod: {f"{name}:{port}": "denied" for name, port in denied[pod]} for pod in denied}
