@@ -462,6 +462,10 @@ class Cluster(Protocol):
         """Delete an object in the background. Succeed if it does not exist."""
         ...
 
+    async def token_keys(self) -> str:
+        """Return the public keys of the tokens of ServiceAccounts, as a JSON Web Key Set."""
+        ...
+
     async def stateful_set(self, name: str) -> StatefulSetState | None:
         """Return a StatefulSet of the operator's namespace."""
         ...

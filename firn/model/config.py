@@ -119,6 +119,18 @@ def _of_a_broker(properties: dict[str, str], info: ValidationInfo) -> dict[str, 
     return properties
 
 
+ACCESS_OWN = frozenset(
+    {
+        "authorizer.class.name", "super.users", "allow.everyone.if.no.acl.found", "principal.builder.class", "sasl.enabled.mechanisms",
+        "sasl.mechanism.controller.protocol", "sasl.mechanism.inter.broker.protocol", "sasl.oauthbearer.expected.audience",
+        "sasl.oauthbearer.expected.issuer", "sasl.oauthbearer.jwks.endpoint.url", "sasl.oauthbearer.sub.claim.name",
+        "sasl.oauthbearer.token.endpoint.url", "sasl.server.callback.handler.class", "security.inter.broker.protocol",
+        "ssl.allow.dn.changes", "ssl.allow.san.changes", "ssl.client.auth", "ssl.endpoint.identification.algorithm", "ssl.engine.factory.class",
+        "ssl.keystore.location", "ssl.keystore.type", "ssl.principal.mapping.rules", "ssl.truststore.location", "ssl.truststore.type",
+    }
+)  # fmt: skip
+"""Keys that a profile's ``config`` must not set beside ``access``, because they decide about encryption and rights."""
+
 BROKER_SETTINGS_OWN = frozenset(
     {
         "coordinator", "objects", "listener", "external", "internal", "listeners", "nodeId", "zone", "metricsListen", "registries",
@@ -427,42 +439,6 @@ class ProfileUsers(Settings):
     """Patterns of the consumer groups that TopicUsers of a namespace may use. ``{namespace}`` stands for its name."""
 
 
-class KafkaProfile(Profile):
-    """Apache Kafka. With ``bootstrapServers``: an existing Kafka. Without: brokers that the operator runs."""
-
-    kind: Literal["Kafka"] = "Kafka"
-    bootstrap_servers: str | None = None
-    """Addresses of an existing Kafka, as ``HOST:PORT``, separated by commas."""
-    security: KafkaSecurity = KafkaSecurity()
-    """TLS and SASL of an existing Kafka."""
-    users: ProfileUsers | None = None
-    """TopicUsers of an existing Kafka. Unset: the profile has none."""
-    metadata_version: str | None = None
-    """Metadata version that the operator finalizes when all brokers run the same template, such as ``4.2``."""
-    heap: Heap = "1g"
-    """Heap of each broker's JVM."""
-    resources: Resources = Resources()
-    """Resources of each broker's pod."""
-    storage: Storage = Storage()
-    """Volume of each broker."""
-    config: BrokerConfig = {}
-    """Broker configs, by Kafka's names."""
-
-    @model_validator(mode="after")
-    def _brokers_of_users_authenticate(self) -> Self:
-        if self.users is not None and self.bootstrap_servers is None:
-            raise ValueError(
-                "users needs bootstrapServers, because brokers of Kafka that the operator runs authenticate no client; remove users, or name an"
-                " existing Kafka"
-            )
-        return self
-
-    @property
-    def managed(self) -> bool:
-        """Return True if the operator runs the brokers."""
-        return self.bootstrap_servers is None
-
-
 class Coordinator(Settings):
     """PostgreSQL database for offsets, topics and groups of diskless brokers. Each profile has its own schema."""
 
@@ -549,7 +525,8 @@ class Certificate(Settings):
     secret: str | None = Field(default=None, min_length=1, max_length=253)
     """Name of a Secret of yours with the keys ``tls.crt``, ``tls.key`` and ``ca.crt``. The certificate must be valid for
     ``*.firn-broker-PROFILE.NAMESPACE.svc`` and ``firn-broker-PROFILE-bootstrap.NAMESPACE.svc``, and with ``external`` for the names
-    that the brokers advertise outside. The brokers read changed files without a restart."""
+    that the brokers advertise outside. The brokers read changed files without a restart. Brokers of Apache Kafka need the key as
+    PKCS #8 (``privateKey.encoding: PKCS8`` of cert-manager)."""
     self_signed: SelfSigned | None = None
     """Set it, for example to ``{}``, if Firn issues the certificate. A Deployment of its own, ``firn-signer``, writes the Secret
     ``firn-broker-PROFILE-tls``, and renews the certificate."""
@@ -603,7 +580,7 @@ class Access(Settings):
     authentication: list[Literal["ScramSha512", "OAuth", "Certificate"]] = ["ScramSha512", "OAuth", "Certificate"]
     """How clients authenticate; one of these is enough. ``OAuth``: with a token of a Kubernetes ServiceAccount for the audience
     ``firn-broker``, as the operator and the drivers do. The principal is then ``User:system:serviceaccount:NAMESPACE:NAME``.
-    ``Certificate``: with a certificate of the CA in ``ca.crt``."""
+    ``Certificate``: with a certificate of the CA in ``ca.crt``. Brokers of Apache Kafka have port 9097 for it."""
     principal_rules: list[str] = ["DEFAULT"]
     """Rules that make the name of the principal from the subject of a certificate (``ssl.principal.mapping.rules``). Default: the whole
     subject. With ``RULE:^CN=([^,]+).*$/$1/``, it is the common name, as TopicUsers with a certificate need it. The CA must then issue
@@ -611,8 +588,8 @@ class Access(Settings):
     super_users: list[Annotated[str, Field(pattern="^User:.")]] = []
     """Principals that may do everything, such as ``User:admin``, in addition to the operator, the drivers and maintenance runs."""
     plaintext: Literal["Keep", "Close"] = "Close"
-    """Keep: port 9092 stays open without encryption, and its clients may do everything, while they move to port 9096. Close: only port 9096
-    is open, and the external listener has TLS and authentication."""
+    """Keep: port 9092 stays open without encryption, and its clients may do everything, while they move to port 9096. Close: only ports with
+    TLS and authentication are open, and the external listener has both."""
     issuer: str = ""
     """Issuer of the tokens of ServiceAccounts (``--service-account-issuer`` of the API server). Default: the issuer of the operator's own
     token."""
@@ -622,6 +599,61 @@ class Access(Settings):
         if "OAuth" not in self.authentication:
             raise ValueError("authentication needs OAuth, with which the operator and the drivers authenticate; add it")
         return self
+
+
+class KafkaProfile(Profile):
+    """Apache Kafka. With ``bootstrapServers``: an existing Kafka. Without: brokers that the operator runs."""
+
+    kind: Literal["Kafka"] = "Kafka"
+    bootstrap_servers: str | None = None
+    """Addresses of an existing Kafka, as ``HOST:PORT``, separated by commas."""
+    security: KafkaSecurity = KafkaSecurity()
+    """TLS and SASL of an existing Kafka."""
+    access: Access | None = None
+    """A listener with TLS and authentication, and ACLs, of brokers that the operator runs. Without it, every client that reaches the
+    brokers may do everything. It cannot be removed later."""
+    users: ProfileUsers | None = None
+    """TopicUsers of the brokers. Those that the operator runs need ``access``. Unset: the profile has none."""
+    metadata_version: str | None = None
+    """Metadata version that the operator finalizes when all brokers run the same template, such as ``4.2``."""
+    heap: Heap = "1g"
+    """Heap of each broker's JVM."""
+    resources: Resources = Resources()
+    """Resources of each broker's pod."""
+    storage: Storage = Storage()
+    """Volume of each broker."""
+    service_account: str = "firn-broker"
+    """ServiceAccount of the brokers' pods. With ``access``, brokers authenticate at each other with its tokens, so no other pods may use
+    it. Without ``access``, the pods use none."""
+    config: BrokerConfig = {}
+    """Broker configs, by Kafka's names."""
+
+    @model_validator(mode="after")
+    def _brokers_of_users_authenticate(self) -> Self:
+        if self.users is not None and self.bootstrap_servers is None and self.access is None:
+            raise ValueError(
+                "users needs access or bootstrapServers, because brokers that the operator runs without access authenticate no client; add"
+                " access, name an existing Kafka, or remove users"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _access_is_of_own_brokers(self) -> Self:
+        if self.access is None:
+            return self
+        if self.bootstrap_servers is not None:
+            raise ValueError("access is for brokers that the operator runs; for an existing Kafka, use security")
+        refused = sorted(key for key in self.config if key in ACCESS_OWN or key.startswith("listener.name."))
+        if refused:
+            raise ValueError(
+                f"config: with access, the operator sets {', '.join(refused)}; remove these keys, and use the keys of access"
+            )
+        return self
+
+    @property
+    def managed(self) -> bool:
+        """Return True if the operator runs the brokers."""
+        return self.bootstrap_servers is None
 
 
 class DisklessProfile(Profile):
@@ -690,6 +722,11 @@ class DisklessProfile(Profile):
         if self.direct_reads is None:
             return None
         return self.direct_reads.token or SecretKey(secret=names.direct_reads(name), key="token")
+
+
+def access_of(profile: Profile) -> Access | None:
+    """Return the secure listener of a profile; None if it has none."""
+    return profile.access if isinstance(profile, KafkaProfile | DisklessProfile) else None
 
 
 def _kind(profile: Any) -> Any:
@@ -1011,11 +1048,7 @@ class Config(Settings):
     @property
     def closed_profiles(self) -> dict[str, Access]:
         """Return the access of the profiles that have one, by name of the profile."""
-        return {
-            name: profile.access
-            for name, profile in self.profiles.items()
-            if isinstance(profile, DisklessProfile) and profile.access is not None
-        }
+        return {name: profile.access for name, profile in self.profiles.items() if profile.access is not None}
 
     def with_issuer(self, issuer: str) -> Self:
         """Return the configuration in which each profile with ``access`` names an issuer. ``issuer`` is the default."""

@@ -136,6 +136,9 @@ TOKEN_AUDIENCE = "firn-broker"
 """Audience of the tokens of ServiceAccounts with which clients authenticate at brokers."""
 OPERATOR_ACCOUNT = "firn-operator"
 """ServiceAccount of the operator."""
+BROKER_TOKEN_SECONDS = 7 * 86400
+"""Lifetime of the tokens with which brokers of Apache Kafka authenticate at each other. The kubelet replaces a token after a
+day, so brokers find each other for six days without the API server."""
 
 
 def is_resource(name: str) -> bool:

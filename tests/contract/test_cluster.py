@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -379,6 +380,13 @@ async def test_stateful_sets_and_pods_are_read_from_the_watch_cache(
     assert (state.template_hash, state.replicas, state.ready, state.partition) == ("pods", 2, 0, 1)
     assert not state.generation_observed
     assert await cluster.pods({"app": name}) == []
+
+
+async def test_the_keys_of_tokens_are_a_json_web_key_set(cluster: KubeCluster) -> None:
+    for implementation in (cluster, FakeCluster()):
+        keys = json.loads(await implementation.token_keys())["keys"]
+        assert keys
+        assert all({"kid", "kty"} <= key.keys() for key in keys)
 
 
 async def test_a_closed_port_is_unavailable(configuration: Configuration) -> None:

@@ -40,6 +40,8 @@ class FakeCluster:
         """Pods of a template with one of these images never become ready: their container fails repeatedly."""
         self.refused_topics: dict[str, str] = {}
         """Name of an IcebergTopic that the API server refuses -> its cause."""
+        self.keys = '{"keys": [{"kid": "one", "kty": "RSA"}]}'
+        """The public keys of the tokens of ServiceAccounts."""
         self._set_applied: dict[Place, Manifest] = {}
         """IcebergTopic -> fields that a TopicSet last applied."""
         self._created: Counter[Place] = Counter()
@@ -97,6 +99,9 @@ class FakeCluster:
                     watch("gone", live)
             for state in [state for state in self.pod_states.values() if state.name.rsplit("-", 1)[0] == name]:
                 self.pod_states[state.name] = replace(state, deleting=True)
+
+    async def token_keys(self) -> str:
+        return self.keys
 
     async def stateful_set(self, name: str) -> StatefulSetState | None:
         live = next(

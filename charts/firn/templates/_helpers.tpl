@@ -133,12 +133,12 @@ priorityClassName: {{ . }}
 {{ dict "profiles" $found | toJson }}
 {{- end }}
 
-{{/* Certificates of the diskless profiles that have a secure listener, by name. JSON: {profiles: {NAME: SECRET}} */}}
+{{/* Certificates of the profiles that have a secure listener, by name. JSON: {profiles: {NAME: SECRET}} */}}
 {{- define "firn.access" -}}
 {{- $lake := include "firn.lake" . | fromJson -}}
 {{- $found := dict -}}
-{{- range $name := $lake.diskless -}}
-  {{- $access := (get $lake.profiles $name).access -}}
+{{- range $name, $profile := $lake.profiles -}}
+  {{- $access := $profile.access -}}
   {{- if kindIs "map" $access }}{{ $_ := set $found $name (include "firn.certificateSecret" (dict "name" $name "certificate" $access.certificate)) }}{{ end -}}
 {{- end -}}
 {{ dict "profiles" $found | toJson }}

@@ -12,6 +12,7 @@ from firn.model.config import (
     KafkaSecurity,
     Profile,
     Registry,
+    access_of,
 )
 from firn.model.jobs import (
     CatalogConnection,
@@ -127,7 +128,7 @@ def kafka_connection(name: str, profile: Profile, namespace: str, *, secured: bo
     A managed fleet without ``access`` is reached without encryption, inside the cluster. With ``access``, it is so until
     its brokers are ``secured``.
     """
-    if isinstance(profile, DisklessProfile) and profile.access is not None and secured:
+    if access_of(profile) is not None and secured:
         return KafkaConnection(
             bootstrap_servers=secure_servers(name, namespace),
             protocol="SASL_SSL",

@@ -13,8 +13,8 @@ from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.fleet import builders, certificate, health, kinds, rollout
 from firn_controllers.fleet.diskless.layout import DisklessFleet
 from firn_controllers.fleet.health import FleetHealth
-from firn_controllers.fleet.kafka import metadata_version
-from firn_controllers.fleet.kafka.layout import KafkaFleet, applied_replicas, kept_size, quorum
+from firn_controllers.fleet.kafka import metadata_version, token_keys
+from firn_controllers.fleet.kafka.layout import KafkaFleet, Stage, applied_replicas, kept_size, quorum
 from firn_controllers.fleet.kinds import AnyFleet
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.fleet.rollout import Step
@@ -25,6 +25,8 @@ from firn_controllers.reconcilers.context import Context
 log = logging.getLogger(__name__)
 
 INTERVAL = 10.0
+KEYS_INTERVAL = 60.0
+"""Seconds between two reads of the keys that verify tokens of ServiceAccounts."""
 LONG_WAIT = 300.0
 """Seconds without a step after which the wait of a roll-out is reported."""
 INTERVAL_BUSY = 3.0
@@ -56,6 +58,8 @@ class FleetReconciler:
 
         It creates no others, because its own configuration never changes.
         """
+        self._keys_due: dict[str, float] = {}
+        """Profile -> time of the next read of the keys for its brokers."""
         self._closed: set[str] = set()
         """Profiles of which this process has removed the Services for outside clients that are no longer configured."""
 
@@ -90,6 +94,10 @@ class FleetReconciler:
             version, failure = None, None
             if isinstance(fleet, KafkaFleet):
                 fleet, version, failure = await self._finalized(fleet, settled)
+                if settled and Stage.PLAIN < fleet.stage < Stage.CLOSED:
+                    fleet = fleet.at(Stage(fleet.stage + 1), self._config)
+                    wanted, rolling = children.template_hash(kinds.stateful_set(fleet, 0)), True
+                failure = await self._publish_token_keys(fleet) or failure
             uncertified = await self._certificate(fleet)
             # Only a roll-out waits for replicas, and a list of all partitions takes long.
             detailed = await self._ask(profile, replicas=True) if rolling and answers else admin
@@ -141,6 +149,21 @@ class FleetReconciler:
             self._context.announce(Announcement("Normal", EventReason.FINALIZED, text))
             return replace(fleet, metadata_version=version), None, None
         return fleet, version, metadata_version.failure(job, version)
+
+    async def _publish_token_keys(self, fleet: KafkaFleet) -> str | None:
+        """Give the brokers the keys that verify tokens of ServiceAccounts. Returns why that failed."""
+        now = self._context.ports.clock.monotonic()
+        if fleet.profile.access is None or now < self._keys_due.get(fleet.name, now):
+            return None
+        try:
+            await self._cluster.apply(token_keys.build(fleet, await self._cluster.token_keys()))
+        except (AccessDeniedError, UnavailableError) as error:
+            return (
+                f"the operator cannot read the keys of ServiceAccount tokens: {error}; brokers check tokens with the keys that they have; see"
+                " whether ClusterRole system:service-account-issuer-discovery is bound to all ServiceAccounts"
+            )
+        self._keys_due[fleet.name] = now + KEYS_INTERVAL
+        return None
 
     async def _apply(self, fleet: AnyFleet, step: Step) -> None:
         cluster = self._cluster

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.config import DisklessProfile
+from firn.model.config import access_of
 from firn.model.jobs import GroupSettings
 from firn.model.progress import TopicProgress
 from firn_controllers import children
@@ -17,7 +17,7 @@ from firn_controllers.board import PATIENCE
 from firn_controllers.cache.contracts import Need
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.conditions.announcements import Announcement, EventReason
-from firn_controllers.fleet.diskless.layout import is_secured
+from firn_controllers.fleet.access import is_secured
 from firn_controllers.iceberg_topic import checks, lag, status
 from firn_controllers.ingestion_group import health, needs, service, settings, stateful_set
 from firn_controllers.ingestion_group.health import DriverReport, GroupHealth, ObservedGroup
@@ -170,9 +170,10 @@ class GroupReconciler:
         """Return the profiles with ``access`` whose brokers do not all have the secure listener yet."""
         opening = set()
         for name, profile in self._config.profiles.items():
-            if isinstance(profile, DisklessProfile) and profile.access is not None:
+            access = access_of(profile)
+            if access is not None:
                 live = await self._ports.cluster.stateful_set(names.fleet(name))
-                opening |= set() if is_secured(profile, live) else {name}
+                opening |= set() if is_secured(access, live) else {name}
         return frozenset(opening)
 
     def _interval(self, group: str) -> float:

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from firn.api.v1alpha1.topic_user import Authentication
 from firn.model import durations, names
 from firn.model.conditions import Reason
-from firn.model.config import Access, Config, DisklessProfile, ProfileUsers
+from firn.model.config import Access, Config, ProfileUsers, access_of
 from firn.model.errors import InvalidSpecError
 from firn_controllers.cache.topic_users import UserEntry
 
@@ -36,8 +36,8 @@ def profile_users(entry: UserEntry, config: Config) -> ProfileUsers:
     users = profile.users
     if users is None:
         raise InvalidSpecError(
-            f"spec.profile: profile {name} has no users; if its brokers are an existing Kafka with an authorizer, or diskless brokers with"
-            f" access, set profiles.{name}.users in the operator's configuration, or create this TopicUser again with another spec.profile",
+            f"spec.profile: profile {name} has no users; if its brokers are an existing Kafka with an authorizer, or the profile has access, set"
+            f" profiles.{name}.users in the operator's configuration, or create this TopicUser again with another spec.profile",
             reason=Reason.NOT_ALLOWED,
         )
     if (profile.namespaces and namespace not in profile.namespaces) or (
@@ -48,8 +48,9 @@ def profile_users(entry: UserEntry, config: Config) -> ProfileUsers:
             f" to profiles.{name}.namespaces in the operator's configuration, or create this TopicUser again with another spec.profile",
             reason=Reason.NOT_ALLOWED,
         )
-    if isinstance(profile, DisklessProfile) and profile.access is not None:
-        _check_login(entry, profile.access)
+    access = access_of(profile)
+    if access is not None:
+        _check_login(entry, access)
     return users
 
 

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, field
 
-from firn.model.config import Config, DisklessProfile, ProfileUsers
+from firn.model.config import Config, KafkaProfile, ProfileUsers, access_of
 from firn_controllers.cache.addresses import secure_servers
 from firn_controllers.children import digest
 
@@ -42,7 +42,7 @@ class Login:
 def client_connection(config: Config, name: str, users: ProfileUsers, certificates: str) -> ClientConnection:
     """Return the connection of the users of profile ``name``."""
     profile = config.profiles[name]
-    if isinstance(profile, DisklessProfile):
+    if access_of(profile) is not None or not isinstance(profile, KafkaProfile):
         servers = users.bootstrap_servers or secure_servers(name, config.namespace)
         return ClientConnection(servers, tls=True, verify_hostname=True, certificates=certificates)
     security = profile.security

@@ -17,12 +17,12 @@ from prometheus_client.registry import Collector
 
 from firn.model import durations, names
 from firn.model.clock import SystemClock
-from firn.model.config import Config, DisklessProfile
+from firn.model.config import Config, access_of
 from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import CatalogConnection, KafkaConnection
 from firn.sasl.tokens import issuer
 from firn_controllers.cache.topics import TopicEntry
-from firn_controllers.fleet.diskless.layout import is_secured
+from firn_controllers.fleet.access import is_secured
 from firn_controllers.ingestion_group import settings as group_settings
 from firn_controllers.ports import Ports, UserPorts
 from firn_controllers.reconcile import Controllers
@@ -71,13 +71,14 @@ def topics(config: Config, workloads: Workloads | None = None) -> KafkaTopics:
 def connection(config: Config, name: str, workloads: Workloads) -> Callable[[], KafkaConnection]:
     """Return the function that returns the present connection to the brokers of a profile."""
     profile = config.profiles[name]
+    access = access_of(profile)
     secure = group_settings.kafka_connection(name, profile, config.namespace)
     before = group_settings.kafka_connection(name, profile, config.namespace, secured=False)
 
     def current() -> KafkaConnection:
-        if not isinstance(profile, DisklessProfile) or profile.access is None:
+        if access is None:
             return secure
-        return secure if is_secured(profile, workloads.stateful_set(names.fleet(name))) else before
+        return secure if is_secured(access, workloads.stateful_set(names.fleet(name))) else before
 
     return current
 

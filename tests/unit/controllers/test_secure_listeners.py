@@ -134,7 +134,7 @@ def test_a_topic_user_of_a_profile_with_access_is_followed() -> None:
     assert checks.problem(entry, configured) is None
     refused = checks.problem(user_entry(gen.user(profile="classic")), configured)
     assert refused is not None
-    assert "diskless brokers with access" in str(refused)
+    assert "or the profile has access" in str(refused)
 
 
 RULES = ["RULE:^CN=([^,]+).*$/$1/"]

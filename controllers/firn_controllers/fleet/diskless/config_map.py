@@ -8,9 +8,9 @@ import yaml
 
 from firn.model import durations, names, quantities
 from firn.model.config import Access, Registry, SecretKey
-from firn.model.errors import InvalidSpecError
 from firn_controllers.cache.addresses import CLIENT_PORT, INTERNAL_PORT, SECURE_PORT
 from firn_controllers.fleet import builders, outside
+from firn_controllers.fleet.access import API_SERVER_KEYS, issuer
 from firn_controllers.fleet.diskless.layout import API_SERVER_PATH, CONFIG_PATH, METRICS_PORT, DisklessFleet
 from firn_controllers.fleet.layout import EXTERNAL_PORT
 from firn_controllers.ports import Manifest
@@ -31,8 +31,7 @@ exec firn-broker --config {CONFIG_PATH}/broker.yaml $command
 _MAIN = "export FIRN_BROKER_LISTENER__ADVERTISED="
 _SECURE = f"""export FIRN_BROKER_LISTENERS__SECURE__ADVERTISED="'$HOSTNAME.$FIRN_SERVICE:{SECURE_PORT}'"
 """
-JWKS = "https://kubernetes.default.svc/openid/v1/jwks"
-"""The keys of ServiceAccount tokens. By default, Kubernetes lets every ServiceAccount read them."""
+JWKS = f"https://kubernetes.default.svc{API_SERVER_KEYS}"
 
 
 def settings(fleet: DisklessFleet) -> dict[str, Any]:
@@ -84,11 +83,6 @@ def settings(fleet: DisklessFleet) -> dict[str, Any]:
 
 def _access(fleet: DisklessFleet, access: Access) -> dict[str, Any]:
     """Return the settings of the secure listener and of the rights of clients. Raises InvalidSpecError."""
-    if not access.issuer:
-        raise InvalidSpecError(
-            f"configuration profiles.{fleet.name}.access.issuer: the operator's token names no issuer; set it to the value of the API server's"
-            " --service-account-issuer"
-        )
     secret = access.certificate.secret_name(fleet.name)
     tls: dict[str, Any] = {
         "certFile": names.secret_file(secret, "tls.crt"),
@@ -101,7 +95,7 @@ def _access(fleet: DisklessFleet, access: Access) -> dict[str, Any]:
         "listeners": {"secure": {"name": "SECURE", "bind": f"0.0.0.0:{SECURE_PORT}", **guarded}},
         "authorization": {"type": "Acl", "default": "Deny", "superUsers": list(fleet.super_users)},
         "oauth": {
-            "issuer": access.issuer,
+            "issuer": issuer(fleet.name, access),
             "audience": names.TOKEN_AUDIENCE,
             "jwksUrl": JWKS,
             "caFile": f"{API_SERVER_PATH}/ca.crt",

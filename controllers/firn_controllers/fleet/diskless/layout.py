@@ -11,6 +11,7 @@ from firn.model import names
 from firn.model.config import Config, DisklessProfile, Registry, SecretKey
 from firn_controllers.cache.addresses import CLIENT_PORT, INTERNAL_PORT, SECURE_PORT
 from firn_controllers.children import Owner
+from firn_controllers.fleet.access import is_secured, super_users
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.ports import StatefulSetState
 
@@ -46,7 +47,7 @@ class DisklessFleet(Fleet):
 
         A valid configuration has an image for it.
         """
-        image = profile.image or config.images.broker
+        image, access = profile.image or config.images.broker, profile.access
         assert image is not None
         return cls(
             name=name,
@@ -56,8 +57,8 @@ class DisklessFleet(Fleet):
             pull_secrets=tuple(config.images.pull_secrets),
             replicas=profile.replicas,
             registries={registry: config.registries[registry] for registry in profile.registries},
-            super_users=super_users(config, profile),
-            secured=is_secured(profile, live),
+            super_users=() if access is None else super_users(config, access, anonymous=access.plaintext == "Keep"),
+            secured=is_secured(access, live),
         )
 
     @property
@@ -107,27 +108,3 @@ class DisklessFleet(Fleet):
     def url(self) -> str:
         """URL below which the fleet's objects are stored."""
         return self.profile.object_store.place(self.name)
-
-
-def super_users(config: Config, profile: DisklessProfile) -> tuple[str, ...]:
-    """Return the principals that may do everything with the brokers of a profile: Firn's own, and those of ``access``."""
-    if profile.access is None:
-        return ()
-    accounts = {names.OPERATOR_ACCOUNT, config.maintenance.service_account}
-    accounts |= {group.service_account for group in config.groups.values()}
-    ours = {f"User:{names.service_account(config.namespace, account)}" for account in accounts}
-    anonymous = {"User:ANONYMOUS"} if profile.access.plaintext == "Keep" else set()
-    return tuple(sorted({*ours, *anonymous, *profile.access.super_users}))
-
-
-def is_secured(profile: DisklessProfile, live: StatefulSetState | None) -> bool:
-    """Return whether Firn's own clients connect to the secure listener of a profile, given its live StatefulSet.
-
-    Brokers get the listener one by one, so clients wait for the last one. New brokers have it from the start.
-    """
-    if profile.access is None:
-        return False
-    if live is None:
-        return True
-    annotations = live.manifest.get("metadata", {}).get("annotations") or {}
-    return bool(annotations.get(names.SECURED) == "true")

@@ -1,8 +1,9 @@
 """The configuration of all brokers of a fleet, and the script that adds the settings of one broker."""
 
-from firn_controllers.cache.addresses import CLIENT_PORT
 from firn_controllers.fleet import builders, outside
-from firn_controllers.fleet.kafka.layout import CONFIG_PATH, CONTROLLER_PORT, DATA_PATH, KafkaFleet
+from firn_controllers.fleet.kafka import listeners
+from firn_controllers.fleet.kafka.layout import CONFIG_PATH, DATA_PATH, KafkaFleet
+from firn_controllers.fleet.kafka.listeners import KEYS_FILE, KEYSTORE, TLS_PATH, TOKEN_FILE, TOKENS_PATH
 from firn_controllers.fleet.layout import EXTERNAL_PORT
 from firn_controllers.ports import Manifest
 
@@ -13,8 +14,8 @@ START = f"""#!/bin/sh
 set -eu
 ordinal="${{HOSTNAME##*-}}"
 config=/tmp/server.properties
-listeners="INTERNAL://:{CLIENT_PORT}"
-advertised="INTERNAL://$HOSTNAME.$FIRN_SERVICE:{CLIENT_PORT}"
+@tls@listeners="@listeners@"
+advertised="@advertised@"
 {outside.ADDRESS}if [ -n "$external" ]; then
   listeners="$listeners,EXTERNAL://:{EXTERNAL_PORT}"
   advertised="$advertised,EXTERNAL://$external"
@@ -32,13 +33,13 @@ fi
 quorum=
 voter=0
 while [ "$voter" -lt "$voters" ]; do
-  quorum="$quorum${{quorum:+,}}$voter@${{HOSTNAME%-*}}-$voter.$FIRN_SERVICE:{CONTROLLER_PORT}"
+  quorum="$quorum${{quorum:+,}}$voter@${{HOSTNAME%-*}}-$voter.$FIRN_SERVICE:@voters@"
   voter=$((voter + 1))
 done
 roles=broker
 if [ "$ordinal" -lt "$voters" ]; then
   roles=broker,controller
-  listeners="$listeners,CONTROLLER://:{CONTROLLER_PORT}"
+  listeners="$listeners,@controllers@"
 fi
 cp {CONFIG_PATH}/server.properties "$config"
 {{
@@ -56,6 +57,41 @@ if [ ! -f {DATA_PATH}/log/meta.properties ]; then
 fi
 exec /opt/kafka/bin/kafka-server-start.sh "$config"
 """
+KEYSTORE_SECONDS = 5
+"""Seconds between two looks for a changed certificate."""
+_TLS = f"""keystore="{KEYSTORE}"
+if ! grep -q "BEGIN PRIVATE KEY" {TLS_PATH}/tls.key; then
+  echo "The key tls.key of the Secret is not PKCS #8. Convert it: openssl pkcs8 -topk8 -nocrypt. For cert-manager, set" >&2
+  echo "privateKey.encoding: PKCS8 in its Certificate." >&2
+  exit 1
+fi
+refresh() {{
+  (umask 077; cat {TLS_PATH}/tls.key {TLS_PATH}/tls.crt > "$keystore.new")
+  if cmp -s "$keystore.new" "$keystore"; then rm "$keystore.new"; else mv "$keystore.new" "$keystore"; fi
+}}
+refresh
+# Kafka reads the changed file when the operator asks for it.
+while sleep {KEYSTORE_SECONDS}; do refresh || true; done &
+allowed="-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=file://{TOKENS_PATH}/{KEYS_FILE},file://{TOKENS_PATH}/{TOKEN_FILE}"
+export KAFKA_OPTS="${{KAFKA_OPTS:-}} $allowed"
+"""
+"""Shell script that keeps the keystore equal to the files of the Secret, and allows Kafka to read tokens."""
+
+
+def start(fleet: KafkaFleet) -> str:
+    """Return the script that starts one broker."""
+    of_broker, of_controller = listeners.of_brokers(fleet), listeners.of_controllers(fleet)
+    changes = {
+        "tls": _TLS if fleet.profile.access is not None else "",
+        "listeners": ",".join(f"{each.name}://:{each.port}" for each in of_broker),
+        "advertised": ",".join(f"{each.name}://$HOSTNAME.$FIRN_SERVICE:{each.port}" for each in of_broker),
+        "controllers": ",".join(f"{each.name}://:{each.port}" for each in of_controller),
+        "voters": str(of_controller[0].port),
+    }
+    script = START
+    for place, text in changes.items():
+        script = script.replace(f"@{place}@", text)
+    return script
 
 
 def properties(fleet: KafkaFleet) -> dict[str, str]:
@@ -65,13 +101,8 @@ def properties(fleet: KafkaFleet) -> dict[str, str]:
     """
     replication = str(fleet.replication_factor)
     in_sync = str(fleet.in_sync)
-    protocols = ["INTERNAL:PLAINTEXT", "CONTROLLER:PLAINTEXT"]
-    if fleet.profile.external is not None:
-        protocols.append("EXTERNAL:PLAINTEXT")
     ours = {
-        "controller.listener.names": "CONTROLLER",
-        "inter.broker.listener.name": "INTERNAL",
-        "listener.security.protocol.map": ",".join(protocols),
+        **listeners.properties(fleet),
         "log.dirs": f"{DATA_PATH}/log",
         "auto.create.topics.enable": "false",
         "num.partitions": str(fleet.profile.default_partitions),
@@ -107,4 +138,4 @@ def build(fleet: KafkaFleet) -> Manifest:
 
 
 def _read_at_start(fleet: KafkaFleet) -> dict[str, str]:
-    return {"server.properties": text(fleet), "start.sh": START}
+    return {"server.properties": text(fleet), "start.sh": start(fleet)}

@@ -3,18 +3,22 @@
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Self
 
 from firn.model import names
 from firn.model.config import Config, KafkaProfile
 from firn.model.errors import InvalidSpecError
-from firn_controllers.cache.addresses import CLIENT_PORT
+from firn_controllers.cache.addresses import CERTIFICATE_PORT, CLIENT_PORT, SECURE_PORT
 from firn_controllers.children import Owner, digest
+from firn_controllers.fleet.access import annotation, super_users
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.ports import Manifest, StatefulSetState
 
 CONTROLLER_PORT = 9093
+QUORUM_PORT = 9098
+"""Port of the controllers with TLS and authentication."""
 DATA_PATH = "/var/lib/kafka/data"
 CONFIG_PATH = "/etc/firn/kafka"
 UID = 1000
@@ -25,6 +29,21 @@ REPLICAS = f"{names.GROUP}/replicas"
 ``spec.replicas``."""
 METADATA_VERSION = f"{names.GROUP}/metadata-version"
 """Annotation of the StatefulSet: the metadata version that a Job finalized last. Missing if there is none."""
+STAGE = f"{names.GROUP}/access-stage"
+"""Annotation of the StatefulSet: the `Stage` of its template. Missing before the profile has ``access``."""
+
+
+class Stage(IntEnum):
+    """How far a fleet has moved to its secure listeners. Each stage needs that all brokers have reached the one before."""
+
+    PLAIN = 0
+    """The fleet has no secure listener."""
+    BESIDE = 1
+    """Secure listeners are open beside the others. Brokers, controllers and Firn's clients use the others."""
+    MOVED = 2
+    """Brokers, controllers and Firn's clients use the secure listeners. The others are still open."""
+    CLOSED = 3
+    """Controllers have only the secure listener. Brokers have another one only with ``plaintext: Keep``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +66,9 @@ class KafkaFleet(Fleet):
     metadata_version: str | None
     storage_size: str
     storage_class_name: str | None
+    stage: Stage = Stage.PLAIN
+    super_users: tuple[str, ...] = ()
+    """With ``access``: principals that may do everything."""
 
     @classmethod
     def from_profile(
@@ -82,12 +104,39 @@ class KafkaFleet(Fleet):
             metadata_version=version,
             storage_size=size,
             storage_class_name=storage_class,
-        )
+        ).at(stage_of(name, profile, live), config)
+
+    def at(self, stage: Stage, config: Config) -> Self:
+        """Return the fleet at another stage."""
+        moved, access = replace(self, stage=stage), self.profile.access
+        if access is None:
+            return moved
+        users = super_users(config, access, anonymous=moved.open, brokers=self.profile.service_account)
+        return replace(moved, super_users=users)
+
+    @property
+    def open(self) -> bool:
+        """Return True if clients may connect without encryption."""
+        access = self.profile.access
+        return access is None or access.plaintext == "Keep" or self.stage < Stage.CLOSED
 
     @property
     def ports(self) -> Mapping[str, int]:
         """Ports for clients, and for the controllers."""
-        return {"kafka": CLIENT_PORT, "controller": CONTROLLER_PORT}
+        # Until all controllers have the secure listener, some of them are reached only at the port without encryption.
+        quorum = {"controller": CONTROLLER_PORT} if self.stage < Stage.CLOSED else {}
+        quorum |= {"quorum": QUORUM_PORT} if self.stage >= Stage.BESIDE else {}
+        return {**self.bootstrap_ports, **quorum}
+
+    @property
+    def bootstrap_ports(self) -> Mapping[str, int]:
+        """Ports for clients."""
+        access = self.profile.access
+        ports = {"kafka": CLIENT_PORT} if self.open else {}
+        if access is not None and self.stage >= Stage.BESIDE:
+            ports |= {"secure": SECURE_PORT}
+            ports |= {"certificate": CERTIFICATE_PORT} if "Certificate" in access.authentication else {}
+        return ports
 
     @property
     def replication_factor(self) -> int:
@@ -111,6 +160,24 @@ class KafkaFleet(Fleet):
         It never changes for a namespace and profile, so that existing volumes fit a StatefulSet that is created again.
         """
         return cluster_id(self.owner.namespace, self.name)
+
+
+def stage_of(name: str, profile: KafkaProfile, live: StatefulSetState | None) -> Stage:
+    """Return the stage of a fleet, given its live StatefulSet. A new fleet is closed from the start.
+
+    Raises InvalidSpecError if the live brokers have ``access`` and the profile has none.
+    """
+    marked = None if live is None else annotation(live, STAGE)
+    if profile.access is None:
+        if marked is not None:
+            raise InvalidSpecError(
+                f"configuration profiles.{name}.access: the brokers have it, and it cannot be removed, because they authenticate at each other;"
+                " set it again, with plaintext: Keep for clients without encryption"
+            )
+        return Stage.PLAIN
+    if live is None:
+        return Stage.CLOSED
+    return Stage.BESIDE if marked is None else Stage(int(marked))
 
 
 def applied_replicas(live: StatefulSetState) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 
 from firn.model import names
 from firn_controllers import children
-from firn_controllers.cache.addresses import bootstrap_servers
-from firn_controllers.fleet.kafka.layout import UID, KafkaFleet
+from firn_controllers.cache.addresses import bootstrap_servers, secure_servers
+from firn_controllers.fleet.kafka.layout import UID, KafkaFleet, Stage
 from firn_controllers.ports import Manifest
 
 RESOURCES = {
@@ -20,6 +20,10 @@ RESOURCES = {
 
 FINALIZE = """set -eu
 tool="/opt/kafka/bin/kafka-features.sh --bootstrap-server $1"
+if [ -n "${FIRN_CLIENT:-}" ]; then
+  echo "$FIRN_CLIENT" > /tmp/client.properties
+  tool="$tool --command-config /tmp/client.properties"
+fi
 features="$($tool version-mapping --release-version "$2")"
 set --
 for feature in $features; do
@@ -50,16 +54,31 @@ def job_name(fleet: KafkaFleet, version: str) -> str:
 
 def build(fleet: KafkaFleet, version: str) -> Manifest:
     """Build the Job that finalizes ``version``."""
-    servers = bootstrap_servers(fleet.name, fleet.profile, fleet.owner.namespace)
+    namespace, access = fleet.owner.namespace, fleet.profile.access
+    servers = bootstrap_servers(fleet.name, fleet.profile, namespace)
+    env = [{"name": "LOG_DIR", "value": "/tmp/logs"}, {"name": "KAFKA_HEAP_OPTS", "value": "-Xmx256m"}]
+    volumes: list[dict[str, Any]] = [children.scratch_volume(RESOURCES)]
+    mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]
+    account = {}
+    if access is not None and fleet.stage >= Stage.MOVED:
+        servers = secure_servers(fleet.name, namespace)
+        token = f"file://{names.access_file(fleet.name, 'token')}"
+        env += [
+            {"name": "FIRN_CLIENT", "value": _client(names.access_file(fleet.name, "ca.crt"), token)},
+            {"name": "KAFKA_OPTS", "value": f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={token}"},
+        ]
+        access_volumes, access_mounts = children.access_volumes({fleet.name: access})
+        volumes, mounts = volumes + access_volumes, mounts + access_mounts
+        account = {"serviceAccountName": fleet.profile.service_account}
     container = {
         "name": "upgrade",
         "image": fleet.image.image,
         "imagePullPolicy": fleet.image.pull_policy,
         "command": ["/bin/sh", "-c", FINALIZE, "finalize", servers, version],
-        "env": [{"name": "LOG_DIR", "value": "/tmp/logs"}, {"name": "KAFKA_HEAP_OPTS", "value": "-Xmx256m"}],
+        "env": env,
         "resources": RESOURCES,
         "securityContext": children.container_security(),
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+        "volumeMounts": mounts,
     }
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -68,8 +87,9 @@ def build(fleet: KafkaFleet, version: str) -> Manifest:
         "securityContext": children.pod_security(UID),
         **children.scheduling(fleet.profile.scheduling),
         **children.pull_secrets(fleet.pull_secrets),
+        **account,
         "containers": [container],
-        "volumes": [children.scratch_volume(RESOURCES)],
+        "volumes": volumes,
     }
     labels = {children.COMPONENT: "metadata-version", names.LABEL_PROFILE: fleet.name}
     spec = {
@@ -80,6 +100,21 @@ def build(fleet: KafkaFleet, version: str) -> Manifest:
         "template": {"metadata": {"labels": labels}, "spec": pod},
     }
     return children.child_object("batch/v1", "Job", job_name(fleet, version), fleet.owner, labels, spec=spec)
+
+
+def _client(authority: str, token: str) -> str:
+    """Return the properties of a client that logs in with a token."""
+    package = "org.apache.kafka.common.security.oauthbearer"
+    properties = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f"{package}.OAuthBearerLoginModule required;",
+        "sasl.login.callback.handler.class": f"{package}.OAuthBearerLoginCallbackHandler",
+        "sasl.oauthbearer.token.endpoint.url": token,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": authority,
+    }
+    return "\n".join(f"{key}={value}" for key, value in properties.items())
 
 
 def succeeded(job: Manifest) -> bool:

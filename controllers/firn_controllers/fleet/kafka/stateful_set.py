@@ -5,17 +5,20 @@ Image contract: the official ``apache/kafka``, with tools under /opt/kafka/bin, 
 
 from typing import Any
 
+from firn.model import names
 from firn_controllers import children
 from firn_controllers.fleet import outside, stateful_set
-from firn_controllers.fleet.kafka import config_map
+from firn_controllers.fleet.kafka import config_map, listeners, token_keys
 from firn_controllers.fleet.kafka.layout import (
     CONFIG_PATH,
     DATA_PATH,
     METADATA_VERSION,
     REPLICAS,
+    STAGE,
     UID,
     VOTERS,
     KafkaFleet,
+    Stage,
 )
 from firn_controllers.ports import Manifest
 
@@ -33,12 +36,48 @@ def build(fleet: KafkaFleet, partition: int) -> Manifest:
         {"name": "config", "configMap": {"name": config_map.name(fleet)}},
         children.scratch_volume(resources),
     ]
+    if fleet.stage > Stage.PLAIN:
+        marks[STAGE] = str(fleet.stage.value)
+        volumes += _access_volumes(fleet)
+    if fleet.stage >= Stage.MOVED:
+        marks[names.SECURED] = "true"
     pod = stateful_set.pod(fleet, UID, 120, _container(fleet, resources), volumes)
+    if fleet.stage > Stage.PLAIN:
+        pod["serviceAccountName"] = fleet.profile.service_account
     return stateful_set.build(fleet, partition, pod, annotations=marks, claims=[_claim(fleet)])
 
 
+def _access_volumes(fleet: KafkaFleet) -> list[Manifest]:
+    """Return the volumes with the certificate, a token of the brokers, and the keys that verify tokens."""
+    access = fleet.profile.access
+    assert access is not None
+    token = {
+        "audience": names.TOKEN_AUDIENCE,
+        "expirationSeconds": names.BROKER_TOKEN_SECONDS,
+        "path": listeners.TOKEN_FILE,
+    }
+    keys = {"name": token_keys.name(fleet), "items": [{"key": listeners.KEYS_FILE, "path": listeners.KEYS_FILE}]}
+    sources = [{"serviceAccountToken": token}, {"configMap": keys}]
+    return [
+        {"name": "tls", "secret": {"secretName": access.certificate.secret_name(fleet.name), "defaultMode": 0o440}},
+        {"name": "tokens", "projected": {"defaultMode": 0o440, "sources": sources}},
+        {"name": "keystore", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    ]
+
+
 def _container(fleet: KafkaFleet, resources: dict[str, Any]) -> Manifest:
-    probe = {"tcpSocket": {"port": "kafka"}}
+    probe = {"tcpSocket": {"port": "kafka" if fleet.open else "secure"}}
+    mounts = [
+        {"name": "data", "mountPath": DATA_PATH},
+        {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
+    if fleet.stage > Stage.PLAIN:
+        mounts += [
+            {"name": "tls", "mountPath": listeners.TLS_PATH, "readOnly": True},
+            {"name": "tokens", "mountPath": listeners.TOKENS_PATH, "readOnly": True},
+            {"name": "keystore", "mountPath": listeners.KEYSTORE_PATH},
+        ]
     return {
         "name": "kafka",
         "image": fleet.image.image,
@@ -52,11 +91,7 @@ def _container(fleet: KafkaFleet, resources: dict[str, Any]) -> Manifest:
         "livenessProbe": {**probe, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 12},
         "resources": resources,
         "securityContext": children.container_security(),
-        "volumeMounts": [
-            {"name": "data", "mountPath": DATA_PATH},
-            {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
-            {"name": "tmp", "mountPath": "/tmp"},
-        ],
+        "volumeMounts": mounts,
     }
 
 

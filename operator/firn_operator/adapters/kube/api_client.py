@@ -26,6 +26,7 @@ LONGEST_PAUSE = 10.0
 """Seconds of the longest pause between two attempts, also if the server asks for more (``Retry-After``)."""
 _READS = frozenset({"GET"})
 JSON = "application/json"
+KEY_SET = "application/jwk-set+json"
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"

@@ -1,6 +1,7 @@
 """The Kubernetes API (port `Cluster`): server-side apply, status, Events, and the state from the watches."""
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -8,11 +9,13 @@ from dataclasses import dataclass
 
 from firn.model import names
 from firn.model.errors import AccessDeniedError, CommitConflictError, ConflictError, InvalidSpecError
+from firn_controllers.fleet.access import API_SERVER_KEYS
 from firn_controllers.ports import JobState, PodState, StatefulSetState
 from firn_operator.adapters.kube import field_managers
 from firn_operator.adapters.kube.api_client import (
     APPLY,
     JSON_PATCH,
+    KEY_SET,
     Api,
     ApiError,
     Manifest,
@@ -169,6 +172,10 @@ class KubeCluster:
         except ApiError as error:
             if error.status != 404:
                 raise
+
+    async def token_keys(self) -> str:
+        """Return the public keys of the tokens of ServiceAccounts. Raises AccessDeniedError and UnavailableError."""
+        return json.dumps(await self._api.call("GET", API_SERVER_KEYS, accept=KEY_SET), sort_keys=True)
 
     async def stateful_set(self, name: str) -> StatefulSetState | None:
         """Return the state of a StatefulSet as the watches show it."""

@@ -1,0 +1,48 @@
+"""The secure listener of a profile's brokers: principals with all rights, and whether all brokers have the listener."""
+
+from firn.model import names
+from firn.model.config import Access, Config
+from firn.model.errors import InvalidSpecError
+from firn_controllers.ports import StatefulSetState
+
+API_SERVER_KEYS = "/openid/v1/jwks"
+"""Path of the keys of ServiceAccount tokens at the API server. By default, Kubernetes lets every ServiceAccount read them."""
+
+
+def super_users(config: Config, access: Access, *, anonymous: bool, brokers: str | None = None) -> tuple[str, ...]:
+    """Return the principals that may do everything: Firn's own, and those of ``access``.
+
+    ``anonymous``: clients without encryption, too. ``brokers``: the ServiceAccount with which the brokers authenticate at
+    each other.
+    """
+    accounts = {names.OPERATOR_ACCOUNT, config.maintenance.service_account}
+    accounts |= {group.service_account for group in config.groups.values()}
+    accounts |= {brokers} if brokers is not None else set()
+    ours = {f"User:{names.service_account(config.namespace, account)}" for account in accounts}
+    return tuple(sorted({*ours, *({"User:ANONYMOUS"} if anonymous else ()), *access.super_users}))
+
+
+def issuer(profile: str, access: Access) -> str:
+    """Return the issuer of the tokens of ServiceAccounts. Raises InvalidSpecError if it is not known."""
+    if not access.issuer:
+        raise InvalidSpecError(
+            f"configuration profiles.{profile}.access.issuer: the operator's token names no issuer; set it to the value of the API server's"
+            " --service-account-issuer"
+        )
+    return access.issuer
+
+
+def is_secured(access: Access | None, live: StatefulSetState | None) -> bool:
+    """Return whether Firn's own clients connect to the secure listener of a profile, given its live StatefulSet.
+
+    Brokers get the listener one by one, so clients wait for the last one. New brokers have it from the start.
+    """
+    if access is None:
+        return False
+    return live is None or annotation(live, names.SECURED) == "true"
+
+
+def annotation(live: StatefulSetState, name: str) -> str | None:
+    """Return an annotation of a live StatefulSet; None if it has none of this name."""
+    found = (live.manifest.get("metadata", {}).get("annotations") or {}).get(name)
+    return None if found is None else str(found)

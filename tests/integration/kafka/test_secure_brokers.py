@@ -1,0 +1,264 @@
+"""Run a broker of Apache Kafka with ``access`` as the operator renders it: clients that authenticate, and clients that may not."""
+
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialUpsertion,
+)
+
+from firn.model.jobs import KafkaConnection
+from firn_controllers.children import Owner
+from firn_controllers.fleet import kinds
+from firn_controllers.fleet.kafka.layout import KafkaFleet
+from firn_operator.adapters.kafka.topics import Brokers, KafkaTopics
+from tests import gen
+from tests.authority import Authority
+from tests.integration.broker.secure_clients import CLIENTS, OAUTH, Login
+from tests.servers import kafka_fleet
+from tests.servers.kafka import program
+from tests.servers.kafka_fleet import ISSUER, NAMESPACE
+from tests.servers.process import await_true
+
+SCRAM = "SCRAM-SHA-512"
+USER, PASSWORD = "shop.checkout.a", "correct horse, =battery"
+ACCOUNT, COMMON_NAME = "system:serviceaccount:shop:checkout", "shop.checkout"
+RULE = "RULE:^CN=([^,]+).*$/$1/"
+OWNER = Owner(NAMESPACE, "u")
+
+
+@dataclass(frozen=True)
+class Secure:
+    """The broker, and the ways to log in to it."""
+
+    brokers: kafka_fleet.Brokers
+    directory: Path
+
+    def login(self, mechanism: str, password: str | None = None) -> Login:
+        secure, certificate = (self.brokers.bootstrap(port) for port in (9096, 9097))
+        authority = self.brokers.authority
+        if mechanism == "certificate":
+            pair = authority.issue(COMMON_NAME, file=f"client-{time.monotonic_ns()}")
+            return Login(certificate, authority.file, pair=pair)
+        if mechanism == OAUTH:
+            return Login(secure, authority.file, OAUTH, password=password or self.token())
+        return Login(secure, authority.file, mechanism, USER, password or PASSWORD)
+
+    def token(self, **changes: Any) -> str:
+        return self.brokers.issuer.token("shop", "checkout", **changes)
+
+    def operator(self) -> Login:
+        token = self.brokers.issuer.token(NAMESPACE, "firn-operator")
+        return self.login(OAUTH, token)
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    access = {"certificate": {"secret": "tls"}, "issuer": ISSUER, "principalRules": [RULE]}
+    configured = gen.config(profiles={"classic": {"replicas": 1, "access": access, "heap": "512m"}})
+    fleet = kinds.managed_fleet(configured, "classic", OWNER, None)
+    assert isinstance(fleet, KafkaFleet)
+    directory = tmp_path_factory.mktemp("secure")
+    with kafka_fleet.brokers(directory, fleet) as running:
+        yield prepared(Secure(running, directory))
+
+
+def prepared(secure: Secure) -> Secure:
+    """Create topics, a password and ACLs with the operator's token."""
+    admin = AdminClient(secure.operator().librdkafka())
+    names = [f"topic-{kind}-{client}" for kind in (SCRAM, OAUTH, "certificate") for client in ("librdkafka", "java")]
+    created = admin.create_topics([NewTopic(name, 1, 1) for name in (*names, "private")], operation_timeout=30)
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    put: list[UserScramCredentialAlteration] = [UserScramCredentialUpsertion(USER, info, PASSWORD.encode())]
+    passwords = admin.alter_user_scram_credentials(put)
+    acls = [
+        AclBinding(kind, "topic-", ResourcePatternType.PREFIXED, f"User:{name}", "*", AclOperation.ALL, AclPermissionType.ALLOW)
+        for name in (USER, ACCOUNT, COMMON_NAME)
+        for kind in (ResourceType.TOPIC, ResourceType.GROUP)
+    ]  # fmt: skip
+    for future in (*created.values(), *passwords.values(), *admin.create_acls(acls).values()):
+        future.result(30)
+    return secure
+
+
+@pytest.mark.parametrize("mechanism", [SCRAM, OAUTH, "certificate"])
+def test_clients_authenticate(secure: Secure, mechanism: str, tmp_path: Path) -> None:
+    CLIENTS["librdkafka"](secure.login(mechanism), f"topic-{mechanism}-librdkafka", tmp_path)
+
+
+@pytest.mark.long
+def test_a_java_client_authenticates_with_a_token(secure: Secure, tmp_path: Path) -> None:
+    CLIENTS["java"](secure.login(OAUTH), f"topic-{OAUTH}-java", tmp_path)
+
+
+def fails(settings: dict[str, Any], *causes: str) -> bool:
+    """Return whether a client cannot connect, with an error that names one of the causes."""
+    errors: list[str] = []
+    producer = Producer(settings | {"error_cb": lambda error: errors.append(str(error))})
+
+    def named() -> bool:
+        producer.poll(0.05)
+        return any(cause in error for cause in causes for error in errors)
+
+    await_true(f"an error of {causes} among {errors}", named, seconds=30)
+    with pytest.raises(KafkaException):
+        producer.list_topics(timeout=0.1)
+    return True
+
+
+def refused(login: Login) -> bool:
+    """Return whether the broker refuses the login itself, and not only a request."""
+    return fails(
+        login.librdkafka(), "uthentication failed", "uthentication failure", "nvalid credentials", "AUTHENTICATION"
+    )
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"aud": ["https://kubernetes.default.svc"]},
+        {"iss": "https://elsewhere"},
+        {"iat": 1_700_000_000, "exp": 1_700_003_600},
+        {"sub": None},
+    ],
+    ids=["audience", "issuer", "expired", "subject"],
+)
+def test_a_token_that_is_not_for_the_brokers_is_refused(secure: Secure, claims: dict[str, Any]) -> None:
+    kept = {name: value for name, value in claims.items() if value is not None}
+    token = secure.token(**kept) if kept else jwt.encode(
+        {"iss": ISSUER, "aud": ["firn-broker"], "iat": int(time.time()), "exp": int(time.time()) + 600},
+        secure.brokers.issuer.keys["one"], "RS256", headers={"kid": "one"},
+    )  # fmt: skip
+    assert refused(secure.login(OAUTH, token))
+
+
+def test_a_token_that_the_api_server_has_not_signed_is_refused(secure: Secure) -> None:
+    claims = jwt.decode(secure.token(), options={"verify_signature": False})
+    foreign = kafka_fleet.Issuer().token("firn-system", "firn-operator")
+    unsigned = jwt.encode(claims, "", "none", headers={"kid": "one"})
+    for token in (foreign, unsigned):
+        assert refused(secure.login(OAUTH, token))
+
+
+def test_a_wrong_password_and_other_mechanisms_are_refused(secure: Secure) -> None:
+    assert refused(secure.login(SCRAM, "wrong"))
+    assert fails(secure.login("PLAIN").librdkafka(), "nsupported SASL mechanism")
+
+
+def test_certificates_of_others_and_expired_ones_are_refused(secure: Secure, tmp_path: Path) -> None:
+    own, bootstrap = secure.brokers.authority, secure.brokers.bootstrap(9097)
+    pairs = [Authority(tmp_path, "foreign").issue(COMMON_NAME), own.issue("old", days=-1), None]
+    for pair in pairs:
+        assert fails(Login(bootstrap, own.file, pair=pair).librdkafka(), "SSL", "down")
+    # At the ports for tokens and passwords, a certificate is no login.
+    context = ssl.create_default_context(cafile=str(own.file))
+    pair = own.issue(COMMON_NAME, file="beside")
+    context.load_cert_chain(pair.certificate, pair.key)
+    assert [answered(secure, port, context) for port in (9096, 9097, 9098)] == [False, True, False]
+
+
+def answered(secure: Secure, port: int, context: ssl.SSLContext | None = None) -> bool:
+    """Return whether the broker answers a request for the metadata of all topics."""
+    address = secure.brokers.address(0)
+    try:
+        with socket.create_connection((address, port), 10) as plain:
+            connection = context.wrap_socket(plain, server_hostname=address) if context else plain
+            connection.sendall(bytes.fromhex("0000000e 0003 0001 00000001 0000 ffffffff"))
+            return connection.recv(8)[4:] == bytes.fromhex("00000001")
+    except OSError:
+        return False
+
+
+def test_a_client_without_encryption_gets_no_answer(secure: Secure) -> None:
+    assert not any(answered(secure, port) for port in (9092, 9093, 9096, 9097, 9098))
+
+
+def test_what_no_acl_allows_is_denied(secure: Secure) -> None:
+    for mechanism in (SCRAM, OAUTH, "certificate"):
+        producer = Producer(secure.login(mechanism).librdkafka())
+        errors: list[int | None] = []
+
+        def delivered(error: KafkaError | None, _: Message, kept: list[int | None] = errors) -> None:
+            kept.append(None if error is None else error.code())
+
+        producer.produce("private", b"x", on_delivery=delivered)
+        assert producer.flush(30) == 0
+        assert errors == [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+        assert "private" not in producer.list_topics(timeout=30).topics
+
+
+def test_controllers_refuse_the_token_of_a_tenant(secure: Secure, tmp_path: Path) -> None:
+    """A tenant's token is valid, but gives no right to speak to controllers. That of the brokers does."""
+    bootstrap = secure.brokers.bootstrap(9098)
+    answers = {}
+    for name, token in (("tenant", secure.token()), ("brokers", secure.brokers.issuer.token(NAMESPACE, "firn-broker"))):
+        home = tmp_path / name
+        home.mkdir()
+        login = Login(bootstrap, secure.brokers.authority.file, OAUTH, password=token)
+        command = [
+            "--bootstrap-controller",
+            bootstrap,
+            "--command-config",
+            str(login.java(home)),
+            "describe",
+            "--status",
+        ]
+        called = program("org.apache.kafka.tools.MetadataQuorumCommand", *command, flags=login.flags(home))
+        ended = subprocess.run(called, capture_output=True, text=True, timeout=60)
+        answers[name] = ended.stdout + ended.stderr
+    assert "ClusterAuthorizationException" in answers["tenant"], answers["tenant"]
+    assert "LeaderId:" in answers["brokers"], answers["brokers"]
+
+
+def test_keys_of_the_api_server_change_without_a_restart(secure: Secure) -> None:
+    issuer = secure.brokers.issuer
+    issuer.rotate("two")
+    token = secure.token(kid="two")
+    assert refused(secure.login(OAUTH, token))
+    secure.brokers.publish_keys()
+
+    def accepted() -> bool:
+        return bool(Producer(secure.login(OAUTH, token).librdkafka()).list_topics(timeout=10).brokers)
+
+    await_true("the broker accepts a token of the new key", accepted)
+
+
+async def test_the_operator_sees_the_brokers(secure: Secure) -> None:
+    token = secure.directory / "operator-token"
+    token.write_text(secure.brokers.issuer.token(NAMESPACE, "firn-operator"))
+    connection = KafkaConnection(
+        bootstrap_servers=secure.brokers.bootstrap(9096), protocol="SASL_SSL", ca_path=str(secure.brokers.authority.file),
+        sasl_mechanism=OAUTH, sasl_token_path=str(token),
+    )  # fmt: skip
+    topics = KafkaTopics({"classic": Brokers(connection)})
+    try:
+        state = await topics.fleet("classic", replicas=True)
+    finally:
+        topics.close()
+    assert (state.brokers, state.under_replicated) == (1, 0)
+
+
+def test_nothing_secret_is_in_the_log_of_the_broker(secure: Secure) -> None:
+    log = secure.brokers.log(0)
+    key = (secure.brokers.files / "tls" / "tls.key").read_text().splitlines()[1]
+    token = (secure.brokers.files / "tokens" / "token").read_text()
+    assert not [part for part in (key, token, PASSWORD) if part in log]

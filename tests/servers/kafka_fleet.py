@@ -1,0 +1,165 @@
+"""Run brokers of Apache Kafka on loopback as the operator renders them: their ConfigMap, their start script, their Secret."""
+
+import json
+import os
+import random
+import shlex
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
+
+from firn.model import names
+from firn_controllers.fleet.kafka import config_map, layout, listeners, stateful_set
+from firn_controllers.fleet.kafka.layout import KafkaFleet
+from tests.authority import Authority
+from tests.servers.kafka import program
+from tests.servers.process import running
+
+ISSUER = "https://kubernetes.default.svc.cluster.local"
+NAMESPACE = "firn-system"
+
+
+@dataclass(slots=True)
+class Issuer:
+    """Issues tokens of ServiceAccounts, as an API server does. Another ``kid`` has another key."""
+
+    keys: dict[str, rsa.RSAPrivateKey] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rotate("one")
+
+    def rotate(self, kid: str) -> None:
+        """Add a key."""
+        self.keys[kid] = rsa.generate_private_key(65537, 2048)
+
+    def token(self, namespace: str, account: str, *, kid: str = "one", **claims: object) -> str:
+        """Return a token of a ServiceAccount for the brokers, valid for a day."""
+        now = int(time.time())
+        stated = {"iss": ISSUER, "aud": [names.TOKEN_AUDIENCE], "iat": now - 60, "exp": now + 86400}
+        stated["sub"] = names.service_account(namespace, account)
+        return jwt.encode(stated | claims, self.keys[kid], "RS256", headers={"kid": kid})
+
+    def key_set(self, *kids: str) -> str:
+        """Return the public keys as the API server shows them."""
+        found = [
+            RSAAlgorithm.to_jwk(self.keys[kid].public_key(), as_dict=True) | {"kid": kid, "use": "sig", "alg": "RS256"}
+            for kid in kids or self.keys
+        ]
+        return json.dumps({"keys": found})
+
+
+class Brokers:
+    """The brokers of a fleet. Each has an address of its own, and the ports of the fleet."""
+
+    def __init__(self, directory: Path, authority: Authority) -> None:
+        self.issuer, self.authority, self._directory = Issuer(), authority, directory
+        self._network = _free_network()
+        self.files = directory / "mounted"
+        """The mounted files of the certificate, the tokens and the keys."""
+        for name in ("tls", "tokens"):
+            (self.files / name).mkdir(parents=True)
+        self.certify("brokers")
+        (self.files / "tokens" / listeners.TOKEN_FILE).write_text(self.issuer.token(NAMESPACE, "firn-broker"))
+        self.publish_keys()
+
+    def certify(self, name: str) -> None:
+        """Replace the certificate of the brokers, as the kubelet does after a change of the Secret."""
+        pair = self.authority.issue(name, *(self.address(ordinal) for ordinal in range(3)), "localhost")
+        for file, source in (("tls.crt", pair.certificate), ("tls.key", pair.key), ("ca.crt", self.authority.file)):
+            self._replace("tls", file, source.read_text())
+
+    def publish_keys(self, *kids: str) -> None:
+        """Replace the keys that verify tokens, as the operator does."""
+        self._replace("tokens", listeners.KEYS_FILE, self.issuer.key_set(*kids))
+
+    def _replace(self, folder: str, name: str, text: str) -> None:
+        new = self.files / folder / f"{name}.new"
+        new.write_text(text)
+        new.replace(self.files / folder / name)
+
+    def address(self, ordinal: int) -> str:
+        """Return the address of a broker."""
+        return f"{self._network}.{ordinal + 1}"
+
+    def bootstrap(self, port: int, count: int = 1) -> str:
+        """Return the addresses of the first brokers at a port."""
+        return ",".join(f"{self.address(ordinal)}:{port}" for ordinal in range(count))
+
+    def log(self, ordinal: int) -> str:
+        """Return what a broker has logged."""
+        return (self._directory / f"broker-{ordinal}.log").read_text()
+
+    @contextmanager
+    def broker(self, fleet: KafkaFleet, ordinal: int) -> Iterator[None]:
+        """Run a broker from its rendered objects until the end of the with block."""
+        home = self._directory / f"broker-{ordinal}"
+        places = {
+            layout.DATA_PATH: home / "data",
+            layout.CONFIG_PATH: home / "config",
+            listeners.KEYSTORE_PATH: home / "keystore",
+            listeners.TLS_PATH: self.files / "tls",
+            listeners.TOKENS_PATH: self.files / "tokens",
+            "/tmp/server.properties": home / "server.properties",
+        }
+        for name in ("data", "config", "keystore"):
+            (home / name).mkdir(parents=True, exist_ok=True)
+        for name, text in config_map.build(fleet)["data"].items():
+            (home / "config" / name).write_text(self._placed(text, places))
+        (container,) = stateful_set.build(fleet, 0)["spec"]["template"]["spec"]["containers"]
+        given = {variable["name"]: variable.get("value", "") for variable in container["env"]}
+        environment = {**given, "HOSTNAME": f"{fleet.service}-{ordinal}", "FIRN_ADDRESS": self.address(ordinal)}
+        port = (listeners.of_brokers(fleet))[-1].port
+        script = ["/bin/sh", str(home / "config" / "start.sh")]
+        log = self._directory / f"broker-{ordinal}.log"
+        with running(script, lambda: _listens(self.address(ordinal), port), log, environment=environment):
+            yield
+
+    def _placed(self, text: str, places: dict[str, Path]) -> str:
+        """Return a script or a configuration with paths and addresses of this machine."""
+        text = text.replace("${HOSTNAME%-*}-$voter.$FIRN_SERVICE", f"{self._network}.$((voter + 1))")
+        text = text.replace("$HOSTNAME.$FIRN_SERVICE", "$FIRN_ADDRESS").replace("://:", "://$FIRN_ADDRESS:")
+        for tool, main in (
+            ("kafka-storage.sh", ["kafka.tools.StorageTool"]),
+            ("kafka-server-start.sh", ["kafka.Kafka"]),
+        ):
+            java, *rest = program(*main)
+            text = text.replace(f"/opt/kafka/bin/{tool}", f"{java} ${{KAFKA_OPTS:-}} {shlex.join(rest)}")
+        for place, here in places.items():
+            text = text.replace(place, str(here))
+        if "inter.broker.listener.name" in text:
+            text += "offsets.topic.num.partitions=1\ntransaction.state.log.num.partitions=1\ngroup.initial.rebalance.delay.ms=0\n"
+        return text
+
+
+@contextmanager
+def brokers(directory: Path, fleet: KafkaFleet) -> Iterator[Brokers]:
+    """Run all brokers of a fleet."""
+    found = Brokers(directory, Authority(directory))
+    with ExitStack() as stack:
+        for ordinal in range(fleet.replicas):
+            stack.enter_context(found.broker(fleet, ordinal))
+        yield found
+
+
+def _listens(address: str, port: int) -> bool:
+    with socket.socket() as client:
+        client.settimeout(1)
+        return client.connect_ex((address, port)) == 0
+
+
+def _free_network() -> str:
+    """Return the first three bytes of addresses on loopback that no other test uses."""
+    chosen = random.Random(os.getpid())
+    while True:
+        network = f"127.{chosen.randint(1, 250)}.{chosen.randint(1, 250)}"
+        with socket.socket() as probe:
+            probe.bind((f"{network}.1", 0))
+            if not any(_listens(f"{network}.1", port) for port in (9092, 9096, 9098)):
+                return network

@@ -1,0 +1,278 @@
+"""Profiles of Apache Kafka with ``access``: what brokers get, and the stages in which a running fleet moves.
+
+`tests/integration/operator/test_secure_kafka.py` runs brokers with what is rendered here."""
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from firn.model import names
+from firn.model.config import Config
+from firn.model.errors import AccessDeniedError
+from firn.model.jobs import GroupSettings
+from firn_controllers.cache.topic_users import user_entry
+from firn_controllers.children import Owner
+from firn_controllers.fleet import builders, kinds
+from firn_controllers.fleet.kafka import config_map, metadata_version, stateful_set
+from firn_controllers.fleet.kafka.layout import KafkaFleet, Stage
+from firn_controllers.ports import Manifest
+from firn_controllers.topic_users import checks
+from firn_controllers.topic_users.client_files import client_connection
+from tests import gen
+from tests.fakes.world import World
+
+OWNER = Owner("firn-system", "config-uid")
+NAME = "firn-broker-classic"
+PLACE = ("apps/v1", "StatefulSet", "firn-system", NAME)
+PLAIN, SECURE = (f"{NAME}-bootstrap.firn-system.svc:{port}" for port in (9092, 9096))
+BROKERS = "User:system:serviceaccount:firn-system:firn-broker"
+OURS = {
+    BROKERS,
+    *(f"User:system:serviceaccount:firn-system:firn-{name}" for name in ("ingest", "maintain", "operator")),
+}
+
+
+def access(**changes: Any) -> dict[str, Any]:
+    return {"certificate": {"secret": "classic-tls"}, "issuer": "https://cluster", **changes}
+
+
+def config(given: dict[str, Any] | None, **profile: Any) -> Config:
+    more = {} if given is None else {"access": given}
+    return gen.config(profiles={"classic": {**more, **profile}})
+
+
+def fleet(given: dict[str, Any] | None, stage: Stage = Stage.CLOSED, **profile: Any) -> KafkaFleet:
+    configured = config(given, **profile)
+    managed = kinds.managed_fleet(configured, "classic", OWNER, None)
+    assert isinstance(managed, KafkaFleet)
+    return managed.at(stage, configured)
+
+
+def pod(managed: KafkaFleet) -> Manifest:
+    spec: Manifest = stateful_set.build(managed, 0)["spec"]["template"]["spec"]
+    return spec
+
+
+def lines(script: str) -> dict[str, str]:
+    """Return the first assignments of the start script."""
+    found: dict[str, str] = {}
+    for line in script.splitlines():
+        key, _, value = line.strip().partition("=")
+        found.setdefault(key, value.strip('"'))
+    return found
+
+
+# Brokers
+
+
+def test_a_new_fleet_has_only_listeners_that_authenticate() -> None:
+    managed = fleet(access(superUsers=["User:admin"]), external={"host": "kafka.example"})
+    properties, script = config_map.properties(managed), lines(config_map.start(managed))
+    assert (
+        properties["listener.security.protocol.map"]
+        == "SECURE:SASL_SSL,CERTIFICATE:SSL,QUORUM:SASL_SSL,EXTERNAL:SASL_SSL"
+    )
+    assert script["listeners"] == "SECURE://:9096,CERTIFICATE://:9097"
+    assert (properties["inter.broker.listener.name"], properties["controller.listener.names"]) == ("SECURE", "QUORUM")
+    assert set(properties["super.users"].split(";")) == {*OURS, "User:admin"}
+    assert properties["listener.name.certificate.ssl.client.auth"] == "required"
+    assert properties["listener.name.secure.sasl.enabled.mechanisms"] == "SCRAM-SHA-512,OAUTHBEARER"
+    assert properties["listener.name.quorum.sasl.enabled.mechanisms"] == "OAUTHBEARER"
+    assert properties["listener.name.external.scram-sha-512.sasl.jaas.config"].endswith("ScramLoginModule required;")
+    assert properties["sasl.oauthbearer.expected.audience"] == names.TOKEN_AUDIENCE
+    assert managed.ports == {"secure": 9096, "certificate": 9097, "quorum": 9098}
+    assert {port["name"] for port in builders.bootstrap_service(managed)["spec"]["ports"]} == {"secure", "certificate"}
+
+
+def test_every_property_with_access_is_closed_to_the_config_of_the_profile() -> None:
+    plain, secure = config_map.properties(fleet(None, Stage.PLAIN)), config_map.properties(fleet(access()))
+    for key in secure.keys() - plain.keys():
+        with pytest.raises(ValidationError, match="use the keys of access|would be readable"):
+            config(access(), config={key: "other"})
+    assert config(None, config={"authorizer.class.name": "example.Authorizer"}).profiles["classic"]
+
+
+def test_brokers_without_access_have_the_template_of_before() -> None:
+    spec = pod(fleet(None, Stage.PLAIN))
+    assert "serviceAccountName" not in spec
+    assert [volume["name"] for volume in spec["volumes"]] == ["config", "tmp"]
+    assert spec["containers"][0]["readinessProbe"]["tcpSocket"] == {"port": "kafka"}
+    assert stateful_set.build(fleet(None, Stage.PLAIN), 0)["metadata"]["annotations"].keys() == {
+        "firn.dev/controller-voters", "firn.dev/replicas", names.TEMPLATE_HASH
+    }  # fmt: skip
+
+
+def test_a_broker_mounts_its_key_in_memory_and_a_token_of_its_account() -> None:
+    spec = pod(fleet(access()))
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    token, keys = (next(iter(source.values())) for source in volumes["tokens"]["projected"]["sources"])
+    assert volumes["tls"]["secret"]["secretName"] == "classic-tls"
+    assert volumes["keystore"]["emptyDir"]["medium"] == "Memory"
+    assert (token["audience"], token["expirationSeconds"]) == (names.TOKEN_AUDIENCE, 7 * 86400)
+    assert keys["name"] == f"{NAME}-keys"
+    assert spec["serviceAccountName"] == "firn-broker"
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["containers"][0]["readinessProbe"]["tcpSocket"] == {"port": "secure"}
+
+
+def test_only_the_methods_of_the_profile_are_offered() -> None:
+    properties = config_map.properties(fleet(access(authentication=["OAuth"])))
+    assert "CERTIFICATE" not in properties["listener.security.protocol.map"]
+    assert not [key for key in properties if "scram" in key.lower() or "SCRAM" in properties[key]]
+
+
+@pytest.mark.parametrize(
+    ("stage", "brokers", "controllers", "inter", "anonymous"),
+    [
+        (Stage.BESIDE, "INTERNAL,SECURE,CERTIFICATE", "CONTROLLER,QUORUM", "INTERNAL", True),
+        (Stage.MOVED, "INTERNAL,SECURE,CERTIFICATE", "QUORUM,CONTROLLER", "SECURE", True),
+        (Stage.CLOSED, "SECURE,CERTIFICATE", "QUORUM", "SECURE", False),
+    ],
+)
+def test_each_stage_only_uses_listeners_that_the_stage_before_has(
+    stage: Stage, brokers: str, controllers: str, inter: str, anonymous: bool
+) -> None:
+    managed = fleet(access(), stage, external={"host": "kafka.example"})
+    properties = config_map.properties(managed)
+    script = config_map.start(managed)
+    assert ",".join(part.split(":")[0] for part in lines(script)["listeners"].split(",")) == brokers
+    assert (properties["controller.listener.names"], properties["inter.broker.listener.name"]) == (controllers, inter)
+    assert ("User:ANONYMOUS" in properties["super.users"]) is anonymous
+    assert f'$FIRN_SERVICE:{9093 if stage is Stage.BESIDE else 9098}"' in script
+    external = "PLAINTEXT" if anonymous else "SASL_SSL"
+    assert f"EXTERNAL:{external}" in properties["listener.security.protocol.map"]
+
+
+def test_with_keep_clients_without_encryption_have_all_rights() -> None:
+    properties = config_map.properties(fleet(access(plaintext="Keep")))
+    assert "INTERNAL:PLAINTEXT" in properties["listener.security.protocol.map"]
+    assert "CONTROLLER:PLAINTEXT" not in properties["listener.security.protocol.map"]
+    assert "User:ANONYMOUS" in properties["super.users"]
+
+
+def test_the_metadata_version_is_finalized_with_a_token() -> None:
+    job = metadata_version.build(fleet(access()), "4.2")
+    spec = job["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    environment = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert container["command"][-2:] == [SECURE, "4.2"]
+    assert "security.protocol=SASL_SSL" in environment["FIRN_CLIENT"]
+    assert spec["serviceAccountName"] == "firn-broker"
+    plain = metadata_version.build(fleet(access(), Stage.BESIDE), "4.2")["spec"]["template"]["spec"]
+    assert plain["containers"][0]["command"][-2:] == [PLAIN, "4.2"]
+    assert "serviceAccountName" not in plain
+
+
+# Configuration and users
+
+
+def test_an_existing_kafka_has_no_access() -> None:
+    with pytest.raises(ValidationError, match="for an existing Kafka, use security"):
+        config(access(), bootstrapServers="kafka:9092")
+
+
+def test_users_of_own_brokers_need_access() -> None:
+    with pytest.raises(ValidationError, match="users needs access or bootstrapServers"):
+        config(None, users={})
+    configured = gen.config(profiles={"classic": {"access": access(), "users": {}}}, users={"enabled": True})
+    users = configured.profiles["classic"].users
+    assert users is not None
+    connection = client_connection(configured, "classic", users, "PEM")
+    assert (connection.bootstrap_servers, connection.protocol, connection.certificates) == (SECURE, "SASL_SSL", "PEM")
+    assert checks.problem(user_entry(gen.user(profile="classic")), configured) is None
+
+
+def test_a_user_without_a_way_to_log_in_is_refused() -> None:
+    profile = {"access": access(authentication=["OAuth"]), "users": {}}
+    configured = gen.config(profiles={"classic": profile}, users={"enabled": True})
+    problem = checks.problem(user_entry(gen.user(profile="classic")), configured)
+    assert "add ScramSha512 to profiles.classic.access.authentication" in str(problem)
+
+
+# Changes of a fleet
+
+
+def driver_server(stage: World) -> str:
+    place = ("v1", "ConfigMap", "firn-system", "firn-ingest-default")
+    settings = GroupSettings.model_validate_json(stage.cluster.objects[place]["data"]["group.json"])
+    return settings.kafka["classic"].bootstrap_servers
+
+
+def marks(stage: World) -> Mapping[str, str]:
+    found: Mapping[str, str] = stage.cluster.objects[PLACE]["metadata"]["annotations"]
+    return found
+
+
+async def test_a_new_fleet_and_its_clients_are_closed_at_once() -> None:
+    stage = World(config(access()))
+    stage.cluster.create(gen.topic(profile="classic"))
+    await stage.settle()
+    assert (marks(stage)["firn.dev/access-stage"], marks(stage)[names.SECURED]) == ("3", "true")
+    assert driver_server(stage) == stage.cluster.topic("flights")["status"]["bootstrapServers"] == SECURE
+    assert stage.conditions()["Ready"] == ("True", "AllReady")
+    keys = stage.cluster.objects["v1", "ConfigMap", "firn-system", f"{NAME}-keys"]
+    assert keys["data"]["jwks.json"] == stage.cluster.keys
+
+
+@pytest.mark.parametrize("plaintext", ["Keep", "Close"])
+async def test_a_running_fleet_moves_stage_by_stage(plaintext: str) -> None:
+    stage = World(config(None, replicas=3))
+    stage.cluster.create(gen.topic(profile="classic"))
+    await stage.settle()
+    stage.start(config(access(plaintext=plaintext), replicas=3))
+    seen: list[tuple[str, int, str]] = []
+    for _ in range(80):
+        await stage.step()
+        hash_ = stage.cluster.objects[PLACE]["spec"]["template"]["metadata"]["annotations"][names.TEMPLATE_HASH]
+        pods = [each for name, each in stage.cluster.pod_states.items() if name.startswith(f"{NAME}-")]
+        new = sum(each.template_hash == hash_ for each in pods)
+        seen.append((marks(stage).get("firn.dev/access-stage", "0"), new, driver_server(stage)))
+        assert sum(each.ready for each in pods) >= 2, "two brokers always serve"
+        stage.clock.advance(5.0)
+    stages = [now for now, _, _ in seen]
+    assert list(dict.fromkeys(stages)) == ["1", "2", "3"]
+    for before, after in pairwise(seen):
+        assert before[0] == after[0] or before[1] == 3, "a stage begins after all brokers have the one before"
+    assert {server for now, _, server in seen if now == "1"} == {PLAIN}
+    assert seen[-1] == ("3", 3, SECURE)
+    await stage.settle()
+    expected = SECURE if plaintext == "Close" else PLAIN
+    assert stage.cluster.topic("flights")["status"]["bootstrapServers"] == expected
+
+
+async def test_access_cannot_be_removed_from_running_brokers() -> None:
+    stage = World(config(access()))
+    stage.cluster.create(gen.topic(profile="classic"))
+    await stage.settle()
+    template = stage.cluster.objects[PLACE]["spec"]["template"]
+    stage.start(config(None))
+    await stage.settle()
+    assert stage.cluster.objects[PLACE]["spec"]["template"] == template
+    messages = [condition["message"] for condition in stage.cluster.topic("flights")["status"]["conditions"]]
+    assert any("it cannot be removed" in message for message in messages)
+
+
+async def test_new_keys_reach_the_brokers_and_their_absence_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = World(config(access()))
+    stage.cluster.create(gen.topic(profile="classic"))
+    await stage.settle()
+    place = ("v1", "ConfigMap", "firn-system", f"{NAME}-keys")
+    template = json.dumps(stage.cluster.objects[PLACE]["spec"]["template"])
+    stage.cluster.keys = '{"keys": [{"kid": "two"}]}'
+    stage.clock.advance(120)
+    await stage.settle()
+    assert stage.cluster.objects[place]["data"]["jwks.json"] == stage.cluster.keys
+    assert json.dumps(stage.cluster.objects[PLACE]["spec"]["template"]) == template, "new keys restart no broker"
+
+    async def refuse() -> str:
+        raise AccessDeniedError("forbidden")
+
+    monkeypatch.setattr(stage.cluster, "token_keys", refuse)
+    stage.clock.advance(120)
+    await stage.settle()
+    assert any("cannot read the keys of ServiceAccount tokens" in message for _, _, message in stage.cluster.events)
+    assert stage.conditions()["Ready"] == ("True", "AllReady")
