@@ -93,6 +93,10 @@ class Topics(Protocol):
         in-sync replicas, which takes longer the more topics the brokers have."""
         ...
 
+    async def reload_certificates(self, profile: str) -> None:
+        """Let each broker of Apache Kafka read the changed files of its certificate. Nothing changes without a change of a file."""
+        ...
+
 
 AclResource = Literal["Topic", "Group", "Cluster"]
 AclPattern = Literal["Literal", "Prefixed"]

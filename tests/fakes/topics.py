@@ -14,6 +14,8 @@ KNOWN_CONFIGS = re.compile(r"(retention|cleanup|segment|max|min|compression|dele
 
 class FakeTopics:
     def __init__(self, faults: Faults | None = None) -> None:
+        self.reloads: list[str] = []
+        """The profiles whose brokers read their certificates again."""
         self.faults = faults or Faults()
         self.topics: dict[tuple[str, str], TopicState] = {}
         self.problem: dict[str, FirnError] = {}
@@ -77,6 +79,10 @@ class FakeTopics:
             if replicas
             else FleetState(self.brokers, 0)
         )
+
+    async def reload_certificates(self, profile: str) -> None:
+        self._answer(profile)
+        self.reloads.append(profile)
 
     def _answer(self, profile: str) -> None:
         if profile in self.problem:

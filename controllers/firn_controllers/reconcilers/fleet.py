@@ -29,6 +29,8 @@ KEYS_INTERVAL = 60.0
 """Seconds between two reads of the keys that verify tokens of ServiceAccounts."""
 LONG_WAIT = 300.0
 """Seconds without a step after which the wait of a roll-out is reported."""
+RELOAD_INTERVAL = 120.0
+"""Seconds between two requests to read certificates again. Each one is a record of some bytes in Kafka's metadata."""
 INTERVAL_BUSY = 3.0
 """Seconds between two reconciles while brokers are being replaced or upgraded, or have a problem."""
 
@@ -60,6 +62,8 @@ class FleetReconciler:
         """
         self._keys_due: dict[str, float] = {}
         """Profile -> time of the next read of the keys for its brokers."""
+        self._reload_due: dict[str, float] = {}
+        """Profile -> time of the next reload of its brokers' certificates."""
         self._closed: set[str] = set()
         """Profiles of which this process has removed the Services for outside clients that are no longer configured."""
 
@@ -110,6 +114,8 @@ class FleetReconciler:
             return fleet_health, False
         if settled:
             await self._prune(fleet)
+        if isinstance(admin, FleetState) and isinstance(fleet, KafkaFleet):
+            await self._reload_certificates(fleet)
         wrong = failure or uncertified or self._long_wait(profile)
         fleet_health = health.fleet_health(profile, fleet, pods, admin, rolling=rolling, wrong=wrong)
         if uncertified is not None and fleet_health.problem is not None:
@@ -164,6 +170,18 @@ class FleetReconciler:
             )
         self._keys_due[fleet.name] = now + KEYS_INTERVAL
         return None
+
+    async def _reload_certificates(self, fleet: KafkaFleet) -> None:
+        """Let the brokers use a renewed certificate. They do not watch their files."""
+        now = self._context.ports.clock.monotonic()
+        if fleet.stage is Stage.PLAIN or now < self._reload_due.get(fleet.name, now):
+            return
+        try:
+            await self._context.ports.topics.reload_certificates(fleet.name)
+        except FirnError as error:
+            # A broker that refuses a wrong certificate keeps the one that it has.
+            log.warning("profile %s: the brokers did not read their certificates again: %s", fleet.name, error)
+        self._reload_due[fleet.name] = now + RELOAD_INTERVAL
 
     async def _apply(self, fleet: AnyFleet, step: Step) -> None:
         cluster = self._cluster

@@ -1,5 +1,6 @@
 """Run a broker of Apache Kafka with ``access`` as the operator renders it: clients that authenticate, and clients that may not."""
 
+import asyncio
 import socket
 import ssl
 import subprocess
@@ -25,6 +26,7 @@ from confluent_kafka.admin import (
     UserScramCredentialAlteration,
     UserScramCredentialUpsertion,
 )
+from cryptography import x509
 
 from firn.model.jobs import KafkaConnection
 from firn_controllers.children import Owner
@@ -242,7 +244,7 @@ def test_keys_of_the_api_server_change_without_a_restart(secure: Secure) -> None
     await_true("the broker accepts a token of the new key", accepted)
 
 
-async def test_the_operator_sees_the_brokers(secure: Secure) -> None:
+async def test_the_operator_sees_the_brokers_and_reloads_their_certificates(secure: Secure) -> None:
     token = secure.directory / "operator-token"
     token.write_text(secure.brokers.issuer.token(NAMESPACE, "firn-operator"))
     connection = KafkaConnection(
@@ -252,9 +254,34 @@ async def test_the_operator_sees_the_brokers(secure: Secure) -> None:
     topics = KafkaTopics({"classic": Brokers(connection)})
     try:
         state = await topics.fleet("classic", replicas=True)
+        assert (state.brokers, state.under_replicated) == (1, 0)
+        ports = (9096, 9097, 9098)
+        assert {subject(secure, port) for port in ports} == {"CN=brokers"}
+        secure.brokers.certify("renewed")
+        keystore = secure.directory / "broker-0" / "keystore" / "keystore.pem"
+        certificate = (secure.brokers.files / "tls" / "tls.crt").read_text()
+        await asyncio.to_thread(await_true, "the keystore is new", lambda: certificate in keystore.read_text())
+        await topics.reload_certificates("classic")
     finally:
         topics.close()
-    assert (state.brokers, state.under_replicated) == (1, 0)
+    await asyncio.to_thread(
+        await_true,
+        "each port has the new certificate",
+        lambda: {subject(secure, port) for port in ports} == {"CN=renewed"},
+    )
+
+
+def subject(secure: Secure, port: int) -> str:
+    """Return the subject of the certificate at a port of the broker."""
+    context = ssl.create_default_context(cafile=str(secure.brokers.authority.file))
+    address = secure.brokers.address(0)
+    with (
+        socket.create_connection((address, port), 10) as plain,
+        context.wrap_socket(plain, server_hostname=address) as wrapped,
+    ):
+        encoded = wrapped.getpeercert(binary_form=True)
+    assert encoded is not None
+    return x509.load_der_x509_certificate(encoded).subject.rfc4514_string()
 
 
 def test_nothing_secret_is_in_the_log_of_the_broker(secure: Secure) -> None:

@@ -276,3 +276,15 @@ async def test_new_keys_reach_the_brokers_and_their_absence_is_reported(monkeypa
     await stage.settle()
     assert any("cannot read the keys of ServiceAccount tokens" in message for _, _, message in stage.cluster.events)
     assert stage.conditions()["Ready"] == ("True", "AllReady")
+
+
+async def test_brokers_read_their_certificates_again_at_intervals() -> None:
+    stage = World(config(access()))
+    await stage.settle()
+    assert stage.topics.reloads == ["classic"]
+    stage.clock.advance(300)
+    await stage.settle()
+    assert stage.topics.reloads == ["classic"] * 2
+    plain = World(config(None))
+    await plain.settle()
+    assert plain.topics.reloads == []

@@ -50,6 +50,8 @@ _SPEC = frozenset(
 _MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
 
+_RELOADS = "listener.name.secure.ssl.keystore.type"
+"""A config of each broker. It belongs to the secure listener, so it means nothing after this listener is gone."""
 LAGGING_SHOWN = 3
 """Number of under-replicated topics that a message names."""
 
@@ -97,6 +99,10 @@ class KafkaTopics:
         """Describe the brokers of a profile, and with ``replicas`` the partitions with too few in-sync replicas."""
         return await self._profiles[profile].fleets.submit(replicas)
 
+    async def reload_certificates(self, profile: str) -> None:
+        """Let each broker read the changed files of its certificate."""
+        await self._profiles[profile].reload_certificates()
+
     def close(self) -> None:
         """Close the clients of all profiles."""
         for clients in self._profiles.values():
@@ -129,6 +135,19 @@ class ProfileClients(ProfileAdmin):
         if code == KafkaError.INVALID_REPLICATION_FACTOR:
             return NotReadyError(f"{text}; waiting for more brokers", reason=Reason.BROKER_STARTING)
         return super().kind(code, text)
+
+    async def reload_certificates(self) -> None:
+        """Set a config of each broker to its present value: Kafka reads the files of a broker again with each change of its configs."""
+        listed = await self._answer(
+            "list brokers", asyncio.to_thread(self.admin().list_topics, topic=NO_TOPIC, timeout=REQUEST_TIMEOUT)
+        )
+        if isinstance(listed, BaseException):
+            raise listed
+        for broker in listed.brokers:
+            entry = ConfigEntry(_RELOADS, "PEM", incremental_operation=AlterConfigOpType.SET)
+            resource = ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
+            futures = self.admin().incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT)
+            await self._all(f"reload the certificate of broker {broker}", futures.values())
 
     async def _describe(self, topics: Sequence[str]) -> Sequence[TopicState | BaseException | None]:
         names = sorted(set(topics))
