@@ -98,7 +98,7 @@ class Topics(Protocol):
         ...
 
 
-AclResource = Literal["Topic", "Group", "Cluster"]
+AclResource = Literal["Topic", "Group", "TransactionalId", "Cluster"]
 AclPattern = Literal["Literal", "Prefixed"]
 AclOperation = Literal["Read", "Write", "Create", "Delete", "Alter", "Describe", "DescribeConfigs", "AlterConfigs"]
 CLUSTER = "kafka-cluster"

@@ -437,6 +437,8 @@ class ProfileUsers(Settings):
     """Addresses for the clients of users, as ``HOST:PORT``, separated by commas. Unset: those of the profile."""
     groups: list[Pattern] = ["{namespace}.*"]
     """Patterns of the consumer groups that TopicUsers of a namespace may use. ``{namespace}`` stands for its name."""
+    transactional_ids: list[Pattern] = ["{namespace}.*"]
+    """Patterns of the transactional ids that TopicUsers of a namespace may use. ``{namespace}`` stands for its name."""
 
 
 class Coordinator(Settings):

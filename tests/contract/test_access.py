@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -191,6 +191,45 @@ async def test_acls_are_created_and_deleted_repeatedly(subject: Subject, user: s
         await subject.access.change_acls(PROFILE, user, frozenset({cluster}), frozenset({write}))
     await until(subject.access, user, lambda state: state.acls == {cluster, read})
     await subject.access.change_acls(PROFILE, user, frozenset(), frozenset())
+
+
+async def test_rights_on_transactional_ids_are_created_and_deleted(subject: Subject, user: str) -> None:
+    found = frozenset(
+        {
+            AclRule("TransactionalId", user, "Literal", "Write"),
+            AclRule("TransactionalId", f"{user}-", "Prefixed", "Describe"),
+        }
+    )
+    await subject.access.change_acls(PROFILE, user, found, frozenset())
+    await until(subject.access, user, lambda state: state.acls == found)
+    await subject.access.change_acls(PROFILE, user, frozenset(), found)
+    await until(subject.access, user, lambda state: state.acls == set())
+
+
+async def test_a_transactional_client_may_do_what_its_rules_allow(broker: Kafka, connected: Connect, user: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(user, 1)])[user].result(30)
+    access = connected(broker.secure_connection())
+    await access.put_credential(PROFILE, user, PASSWORD)
+    given = {AclRule("Topic", user, "Literal", operation) for operation in ("Write", "Describe")}
+    given |= {AclRule("TransactionalId", f"{user}-", "Prefixed", operation) for operation in ("Write", "Describe")}
+    await access.change_acls(PROFILE, user, frozenset(given), frozenset())
+    await until(access, user, lambda state: state.acls == given and state.credential)
+
+    def outcome(id: str) -> str:
+        settings = client_config(broker.secure_connection(user, PASSWORD)) | {"transactional.id": id, "log_level": 0}
+        producer = Producer(settings)
+        try:
+            producer.init_transactions(30)
+            producer.begin_transaction()
+            producer.produce(user, b"x")
+            producer.commit_transaction(30)
+        except KafkaException as error:
+            return str(error.args[0].name())
+        return "committed"
+
+    await_true("the transaction is committed", lambda: outcome(f"{user}-1") == "committed")
+    assert outcome("foreign") == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 
 
 @pytest.mark.parametrize("operation", ["Read", "Create", "Delete", "Alter", "Describe", "AlterConfigs"])

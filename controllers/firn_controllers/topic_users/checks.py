@@ -1,5 +1,6 @@
 """Checks of a TopicUser: its spec, and what the configuration allows to its namespace."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
 
@@ -118,9 +119,9 @@ def _rotation_problem(authentication: Authentication) -> InvalidSpecError | None
     )
 
 
-def group_allowed(pattern: str, namespace: str, users: ProfileUsers) -> bool:
-    """Return whether TopicUsers of the namespace may use the group, or each group with the prefix of a pattern that ends with ``*``."""
-    allowed = [each.replace("{namespace}", namespace) for each in users.groups]
+def pattern_allowed(pattern: str, namespace: str, patterns: Sequence[str]) -> bool:
+    """Return whether TopicUsers of the namespace may use the group or transactional id, or each with the prefix of a pattern that ends with ``*``."""
+    allowed = [each.replace("{namespace}", namespace) for each in patterns]
     # A character that no name has stands for the rest of the name, so that only a pattern's own * can match it.
     sample = pattern[:-1] + "\0" if pattern.endswith("*") else pattern
     return any(fnmatchcase(sample, each) and (not pattern.endswith("*") or each.endswith("*")) for each in allowed)

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from firn.api.v1alpha1.topic_user import Grant, GrantedTopics, Role, Why
 from firn.model import names
-from firn.model.config import ProfileUsers
+from firn.model.config import Config, DisklessProfile, ProfileUsers
 from firn_controllers.cache.topic_grants import GrantCache, GrantEntry
 from firn_controllers.cache.topic_users import UserCache, UserEntry
 from firn_controllers.cache.topics import Name, TopicCache, TopicEntry
-from firn_controllers.ports import AclOperation, AclRule
-from firn_controllers.topic_users.checks import group_allowed
+from firn_controllers.ports import AclOperation, AclResource, AclRule
+from firn_controllers.topic_users.checks import pattern_allowed, profile_users
 
 OPERATIONS: dict[Role, tuple[AclOperation, ...]] = {
     "Produce": ("Write", "Describe"),
@@ -54,6 +54,8 @@ class _Resolution:
     users: UserCache
     grants: GrantCache
     settings: ProfileUsers
+    diskless: bool
+    """True if the brokers of the profile have no transactions."""
     rules: set[AclRule] = field(default_factory=set)
     granted: set[Name] = field(default_factory=set)
     refused: dict[tuple[str, Role, Why], Refusal] = field(default_factory=dict)
@@ -61,8 +63,8 @@ class _Resolution:
 
     def add(self, grant: Grant) -> None:
         """Add the ACLs and the refusals of one grant."""
-        groups = self._groups(grant)
-        consumes = False
+        groups, transactions = self._groups(grant), self._transactions(grant)
+        consumes = produces = False
         for name in self._names(grant.topics):
             topic = self.topics.get(name)
             for role in grant.roles:
@@ -72,8 +74,11 @@ class _Resolution:
                 elif topic is not None:
                     self._allow(topic, role)
                     consumes |= role == "Consume"
+                    produces |= role == "Produce"
         if consumes:
             self.rules |= groups
+        if produces:
+            self.rules |= transactions
 
     def _names(self, topics: Iterable[GrantedTopics]) -> Iterator[Name]:
         namespace = self.entry.name[0]
@@ -155,7 +160,7 @@ class _Resolution:
         namespace, name = self.entry.name
         found = set()
         for pattern in grant.groups or (f"{names.user(namespace, name)}.*",):
-            if grant.groups and not group_allowed(pattern, namespace, self.settings):
+            if grant.groups and not pattern_allowed(pattern, namespace, self.settings.groups):
                 allowed = ", ".join(each.replace("{namespace}", namespace) for each in self.settings.groups) or "none"
                 refusal = Refusal(
                     f"group {pattern}",
@@ -167,22 +172,51 @@ class _Resolution:
                 )
                 self._refuse(refusal)
                 continue
-            prefixed = pattern.endswith("*") and len(pattern) > 1
-            found.add(
-                AclRule("Group", pattern[:-1] if prefixed else pattern, "Prefixed" if prefixed else "Literal", "Read")
-            )
+            found.add(_rule("Group", pattern, "Read"))
+        return found
+
+    def _transactions(self, grant: Grant) -> set[AclRule]:
+        """Return the ACLs on the transactional ids of a grant. Refuse ids that the namespace may not use."""
+        namespace, found = self.entry.name[0], set[AclRule]()
+        for pattern in grant.transactional_ids:
+            place = f"transactional id {pattern}"
+            if self.diskless:
+                text = (
+                    f"the brokers of profile {self.entry.profile} are diskless and have no transactions; remove transactionalIds from the grant,"
+                    " and produce without transactions"
+                )
+                self._refuse(Refusal(place, "NotSupported", text, "Produce"))
+            elif not pattern_allowed(pattern, namespace, self.settings.transactional_ids):
+                patterns = [each.replace("{namespace}", namespace) for each in self.settings.transactional_ids]
+                text = (
+                    f"namespace {namespace} may not use transactional id {pattern}; its patterns are: {', '.join(patterns) or 'none'}; choose"
+                    f" an id that matches a pattern, or add a pattern to profiles.{self.entry.profile}.users.transactionalIds in the operator's"
+                    " configuration"
+                )
+                self._refuse(Refusal(place, "TransactionalIdNotAllowed", text, "Produce"))
+            else:
+                found |= {_rule("TransactionalId", pattern, operation) for operation in ("Write", "Describe")}
         return found
 
     def _refuse(self, refusal: Refusal) -> None:
         self.refused[refusal.topic, refusal.role, refusal.why] = refusal
 
 
-def resolve(
-    entry: UserEntry, topics: TopicCache, users: UserCache, grants: GrantCache, settings: ProfileUsers
-) -> Resolved:
-    """Return the ACLs of a user whose spec is valid, and its refused roles sorted by topic."""
+def _rule(resource: AclResource, pattern: str, operation: AclOperation) -> AclRule:
+    """Return the ACL on a name, or on all names with the prefix of a pattern that ends with ``*``."""
+    if pattern.endswith("*") and len(pattern) > 1:
+        return AclRule(resource, pattern[:-1], "Prefixed", operation)
+    return AclRule(resource, pattern, "Literal", operation)
+
+
+def resolve(entry: UserEntry, topics: TopicCache, users: UserCache, grants: GrantCache, config: Config) -> Resolved:
+    """Return the ACLs of a user whose spec is valid, and its refused roles sorted by topic.
+
+    Raises InvalidSpecError if the configuration does not allow the user.
+    """
     assert entry.resource is not None
-    resolution = _Resolution(entry, topics, users, grants, settings)
+    diskless = isinstance(config.profiles.get(entry.profile), DisklessProfile)
+    resolution = _Resolution(entry, topics, users, grants, profile_users(entry, config), diskless)
     for grant in entry.resource.spec.grants:
         resolution.add(grant)
     refused = sorted(resolution.refused.values(), key=lambda each: (each.topic, each.role))

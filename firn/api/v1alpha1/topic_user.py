@@ -20,7 +20,14 @@ SLOTS: tuple[Slot, ...] = get_args(Slot)
 """The two principals of a user with a password, by the last part of their names."""
 Roles = Annotated[tuple[Role, ...], Field(min_length=1, max_length=5)]
 Why = Literal[
-    "TopicNotFound", "TopicNotReady", "NoGrant", "OtherProfile", "GroupNotAllowed", "NotSupported", "TopicConflict"
+    "TopicNotFound",
+    "TopicNotReady",
+    "NoGrant",
+    "OtherProfile",
+    "GroupNotAllowed",
+    "TransactionalIdNotAllowed",
+    "NotSupported",
+    "TopicConflict",
 ]
 
 ResourceName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
@@ -111,6 +118,13 @@ class GrantedTopics(ApiModel):
 class Grant(ApiModel):
     """Roles of the user on some IcebergTopics."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.transactionalIds) || self.transactionalIds.size() == 0 || 'Produce' in self.roles",
+            "only role Produce has transactional ids; add Produce to roles, or remove transactionalIds",
+        ),
+    )
+
     topics: Annotated[tuple[GrantedTopics, ...], Field(min_length=1, max_length=64)] = Field(
         description="The IcebergTopics.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
@@ -123,6 +137,12 @@ class Grant(ApiModel):
         default=(),
         description="Consumer groups of the role Consume: names, or prefixes that end with *. Empty: NAMESPACE.NAME.*, with namespace and name of"
         " the TopicUser.",
+        json_schema_extra={"x-kubernetes-list-type": "set"},
+    )
+    transactional_ids: Annotated[tuple[GroupPattern, ...], Field(max_length=16)] = Field(
+        default=(),
+        description="Transactional ids of the role Produce: ids, or prefixes that end with *. Empty: no transactions. Diskless brokers have no"
+        " transactions, so the operator refuses these ids there.",
         json_schema_extra={"x-kubernetes-list-type": "set"},
     )
 
@@ -215,7 +235,8 @@ class RefusedGrant(ApiModel):
     why: Why = Field(
         description="TopicNotFound: no IcebergTopic has the name. TopicNotReady: its Kafka topic does not exist yet. TopicConflict: another"
         " IcebergTopic has the Kafka topic. NoGrant: no TopicGrant of the other namespace allows it. OtherProfile: the topic is in another profile."
-        " GroupNotAllowed: the namespace may not use the consumer group. NotSupported: the operator cannot give the role."
+        " GroupNotAllowed: the namespace may not use the consumer group. TransactionalIdNotAllowed: the namespace may not use the transactional id."
+        " NotSupported: the operator cannot give the role, or the brokers have no transactions."
     )
     message: str = Field(default="", max_length=1024, description="Cause and next step.")
 

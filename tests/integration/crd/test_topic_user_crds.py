@@ -72,6 +72,10 @@ def test_the_api_server_accepts_the_samples(api: ApiServer, path: Any) -> None:
         (user("u", grants=[{"topics": [{"name": "x"}], "roles": []}]), "roles"),
         (user("u", grants=[{"topics": [{"name": "x"}], "roles": ["Own"]}]), "roles"),
         (user("u", grants=[{"topics": [{"name": "x"}], "roles": ["Consume"], "groups": ["a*b"]}]), "groups"),
+        (
+            user("u", grants=[{"topics": [{"name": "x"}], "roles": ["Consume"], "transactionalIds": ["demo.a"]}]),
+            "only role Produce has transactional ids",
+        ),
         (user("u", quotas={"producerBytesPerSecond": "fast"}), "write a whole number of bytes"),
         (user("u", quotas={"requestPercent": 0}), "requestPercent"),
         (grant("g", topics=[{}]), "write either name or selector"),

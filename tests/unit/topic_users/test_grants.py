@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from firn.model.config import Config
 from firn_controllers.ports import AclRule
 from tests import gen
 from tests.fakes.world import World
@@ -92,6 +93,51 @@ async def test_the_configuration_can_allow_other_groups(world: World) -> None:
     world.start(gen.with_users(groups=["*"]))
     await created(world, {"topics": [{"name": "flights"}], "roles": ["Consume"], "groups": ["*", "connect-*"]})
     assert rules(world, "Group") == {("*", "Read"), ("connect-", "Read")}
+
+
+async def test_transactional_ids_of_the_namespace_are_given_with_produce(world: World) -> None:
+    ids = ["demo.payments", "demo.checkout-*"]
+    await created(world, {"topics": [{"name": "flights"}], "roles": ["Produce"], "transactionalIds": ids})
+    given = {rule for rule in acls(world, A) if rule.resource == "TransactionalId"}
+    assert given == {
+        AclRule("TransactionalId", "demo.payments", "Literal", "Write"),
+        AclRule("TransactionalId", "demo.payments", "Literal", "Describe"),
+        AclRule("TransactionalId", "demo.checkout-", "Prefixed", "Write"),
+        AclRule("TransactionalId", "demo.checkout-", "Prefixed", "Describe"),
+    }
+    assert conditions(world)["Ready"] == ("True", "AllReady")
+    edit(world, grants=[{"topics": [{"name": "flights"}], "roles": ["Produce"]}])
+    await world.settle()
+    assert rules(world, "TransactionalId") == set()
+
+
+async def test_a_user_without_a_topic_to_write_has_no_transactional_id(world: World) -> None:
+    grant = {"topics": [{"name": "absent"}], "roles": ["Produce"], "transactionalIds": ["demo.payments"]}
+    await created(world, grant)
+    assert acls(world, A) == frozenset()
+
+
+@pytest.mark.parametrize("id", ["*", "demo*", "shop.payments", "shop.*"])
+async def test_transactional_ids_of_other_namespaces_are_refused(world: World, id: str) -> None:
+    await created(world, {"topics": [{"name": "flights"}], "roles": ["Produce"], "transactionalIds": [id]})
+    assert rules(world, "TransactionalId") == set()
+    assert refused(world) == {(f"transactional id {id}", "Produce"): "TransactionalIdNotAllowed"}
+    assert "profiles.outside.users.transactionalIds" in message(world, "GrantsApplied")
+    world.start(gen.with_users(transactionalIds=["*"]))
+    await world.settle()
+    assert rules(world, "TransactionalId") != set()
+
+
+async def test_diskless_brokers_have_no_transactions(world: World) -> None:
+    document = gen.with_users().model_dump(by_alias=True)
+    document["profiles"]["waves"] = gen.diskless(access={"certificate": {"secret": "brokers-tls"}}, users={})
+    world.start(Config.model_validate(document))
+    world.cluster.create(gen.topic("swell", profile="waves", table={"name": "swell"}))
+    grant = {"topics": [{"name": "swell"}], "roles": ["Produce"], "transactionalIds": ["demo.payments"]}
+    await created(world, grant, profile="waves")
+    found = {each["topic"]: each["why"] for each in status(world)["refused"]}
+    assert found["transactional id demo.payments"] == "NotSupported"
+    assert "have no transactions; remove transactionalIds" in message(world, "GrantsApplied")
 
 
 async def test_a_selector_follows_topics_and_labels(world: World) -> None:

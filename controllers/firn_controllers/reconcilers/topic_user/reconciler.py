@@ -73,9 +73,7 @@ class TopicUserReconciler:
         """Bring ACLs, quotas and credential of a user whose spec is valid closer to the spec."""
         context = self._context
         assert entry.resource is not None
-        resolved = resolve(
-            entry, context.topics, context.users, context.grants, checks.profile_users(entry, context.config)
-        )
+        resolved = resolve(entry, context.topics, context.users, context.grants, context.config)
         findings = UserFindings(entry, context.ports.clock.now(), credentials=held(entry), resolved=resolved)
         try:
             states = await ports.access.describe(entry.profile, access.principals(entry))

@@ -76,10 +76,9 @@ async def apply_credential(ports: UserPorts, profile: str, change: PrincipalChan
 def _granted(context: Context, entry: UserEntry) -> Resolved:
     """Return what the grants give the user: nothing if the configuration does not allow the user."""
     try:
-        settings = checks.profile_users(entry, context.config)
+        return resolve(entry, context.topics, context.users, context.grants, context.config)
     except InvalidSpecError:
         return Resolved(frozenset(), 0, ())
-    return resolve(entry, context.topics, context.users, context.grants, settings)
 
 
 def _sharing(context: Context, entry: UserEntry) -> list[UserEntry]:

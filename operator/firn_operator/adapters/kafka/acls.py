@@ -21,6 +21,7 @@ _EVERY_HOST = "*"
 _RESOURCES: Mapping[AclResource, ResourceType] = {
     "Topic": ResourceType.TOPIC,
     "Group": ResourceType.GROUP,
+    "TransactionalId": ResourceType.TRANSACTIONAL_ID,
     # librdkafka's name of the resource Cluster, which has the number of Kafka's.
     "Cluster": ResourceType.BROKER,
 }
