@@ -46,13 +46,19 @@ class ApiServer:
         body: object = None,
         content: str = "application/json",
         accept: str = "application/json",
+        user: str = "",
     ) -> Manifest:
-        """Send one request and return the object. Raises Refused."""
+        """Send one request, as an administrator or as ``user``, and return the object. Raises Refused."""
         answer = self.http.request(
             method,
             self.url + path,
             body=None if body is None else json.dumps(body),
-            headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": content, "Accept": accept},
+            headers={
+                "Authorization": f"Bearer {TOKEN}",
+                "Content-Type": content,
+                "Accept": accept,
+                **({"Impersonate-User": user} if user else {}),
+            },
         )
         document = json.loads(answer.data)
         if answer.status >= 400:
@@ -144,6 +150,7 @@ def running() -> Iterator[ApiServer]:
             "--service-cluster-ip-range=10.0.0.0/24",
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
+            "--allow-privileged=true",
         )
         url = f"https://127.0.0.1:{port}"
         authority = directory / "apiserver.crt"

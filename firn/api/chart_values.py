@@ -186,6 +186,14 @@ class ApiServerPeers(Settings):
     """Peers, such as an ipBlock. Empty: every address."""
 
 
+class ExecutorPolicy(Settings):
+    """ValidatingAdmissionPolicy for the pods that drivers with executors create, change and delete."""
+
+    enabled: bool
+    """Install the policy if a group or a size of maintenance has executors. Without it, a driver could run any pod in the release's
+    namespace. Admission webhooks that add containers or volumes to pods need an exception for executors."""
+
+
 class NetworkPolicyValues(Settings):
     """NetworkPolicies of all pods of the release. The cluster's network plugin enforces them."""
 
@@ -289,6 +297,7 @@ class Values(Settings):
     signer: SignerValues
     service_accounts: ServiceAccounts
     rbac: Rbac
+    executor_policy: ExecutorPolicy
     network_policy: NetworkPolicyValues
     metrics: Metrics
     pod_disruption_budget: PodDisruptionBudget

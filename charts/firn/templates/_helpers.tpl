@@ -271,6 +271,41 @@ logLevel: {{ .Values.operator.logLevel }}
 {{ dict "names" ($names | uniq | sortAlpha) | toJson }}
 {{- end }}
 
+{{/* What executors may use, by the account of their drivers: images, and the Secrets and claims that sparkConf names. JSON:
+{accounts: {NAME: {images, secrets, claims}}} */}}
+{{- define "firn.executorAccounts" -}}
+{{- $spark := include "firn.image" (dict "root" . "name" "spark") -}}
+{{- $users := list -}}
+{{- range $group := .Values.groups -}}
+  {{- if $group.executors -}}
+    {{- $users = append $users (dict "account" ($group.serviceAccount | default "firn-ingest") "image" (dig "image" "image" $spark $group) "conf" ($group.sparkConf | default dict)) -}}
+  {{- end -}}
+{{- end -}}
+{{- range $size := .Values.maintenance.sizes -}}
+  {{- if $size.executors -}}
+    {{- $maintenance := $.Values.maintenance -}}
+    {{- $users = append $users (dict "account" ($maintenance.serviceAccount | default "firn-maintain") "image" (dig "image" "image" $spark $maintenance) "conf" ($maintenance.sparkConf | default dict)) -}}
+  {{- end -}}
+{{- end -}}
+{{- $accounts := dict -}}
+{{- range $user := $users -}}
+  {{- $known := get $accounts $user.account | default (dict "images" list "secrets" list "claims" list) -}}
+  {{- $secrets := $known.secrets -}}
+  {{- $claims := $known.claims -}}
+  {{- range $key, $value := $user.conf -}}
+    {{- if hasPrefix "spark.kubernetes.executor.secrets." $key -}}
+      {{- $secrets = append $secrets (trimPrefix "spark.kubernetes.executor.secrets." $key) -}}
+    {{- else if hasPrefix "spark.kubernetes.executor.secretKeyRef." $key -}}
+      {{- $secrets = append $secrets (splitList ":" $value | first) -}}
+    {{- else if and (hasPrefix "spark.kubernetes.executor.volumes.persistentVolumeClaim." $key) (hasSuffix ".options.claimName" $key) -}}
+      {{- $claims = append $claims $value -}}
+    {{- end -}}
+  {{- end -}}
+  {{- $_ := set $accounts $user.account (dict "images" (append $known.images $user.image | uniq | sortAlpha) "secrets" ($secrets | uniq | sortAlpha) "claims" ($claims | uniq | sortAlpha)) -}}
+{{- end -}}
+{{ dict "accounts" $accounts | toJson }}
+{{- end }}
+
 {{/* The claim `data` of a StatefulSet. Immutable, so no label in it may change with the chart. Argument: storage */}}
 {{- define "firn.volumeClaim" -}}
 metadata:

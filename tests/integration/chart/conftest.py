@@ -6,7 +6,7 @@ import pytest
 
 from tests import apiserver, gen
 from tests.apiserver import ApiServer
-from tests.chart import manifests, render
+from tests.chart import Manifest, manifests, render
 
 NAMESPACES = ("firn-system", "watched", "elsewhere")
 VALUES = {
@@ -14,17 +14,33 @@ VALUES = {
     "watchNamespaces": ["watched"],
     "users": {"enabled": True},
     "profiles": {"waves": gen.diskless(access={"certificate": {"selfSigned": {}}})},
-    "groups": {"large": {"executors": {"instances": 2}, "serviceAccount": "spark"}},
+    "groups": {
+        "large": {
+            "executors": {"instances": 2},
+            "serviceAccount": "spark",
+            "sparkConf": {
+                "spark.kubernetes.executor.secrets.certificates": "/etc/certificates",
+                "spark.kubernetes.executor.volumes.persistentVolumeClaim.cache.options.claimName": "cache",
+            },
+        }
+    },
+    "maintenance": {"sizes": {"large": {"executors": {"instances": 2}}}, "image": {"image": "firn-spark:canary"}},
 }
 RBAC = "rbac.authorization.k8s.io/v1"
+ADMISSION = "admissionregistration.k8s.io/v1"
 
 
 @pytest.fixture(scope="session")
-def api() -> Iterator[ApiServer]:
+def chart() -> list[Manifest]:
+    return manifests(render(VALUES))
+
+
+@pytest.fixture(scope="session")
+def api(chart: list[Manifest]) -> Iterator[ApiServer]:
     with apiserver.running() as server:
         for namespace in NAMESPACES:
             server.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        for item in manifests(render(VALUES)):
+        for item in chart:
             if item["kind"] == "ServiceAccount":
                 server.call("POST", f"/api/v1/namespaces/{item['metadata']['namespace']}/serviceaccounts", item)
             elif item["apiVersion"] == RBAC:
@@ -32,4 +48,7 @@ def api() -> Iterator[ApiServer]:
                 scope = f"namespaces/{namespace}/" if namespace else ""
                 plural = item["kind"].lower() + "s"
                 server.call("POST", f"/apis/{RBAC}/{scope}{plural}", item)
+            elif item["apiVersion"] == ADMISSION:
+                plural = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}.get(item["kind"])
+                server.call("POST", f"/apis/{ADMISSION}/{plural or 'validatingadmissionpolicybindings'}", item)
         yield server

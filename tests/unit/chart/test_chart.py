@@ -449,6 +449,40 @@ def test_a_run_may_hold_leases_and_with_executors_create_pods() -> None:
     assert config_of(named).maintenance.service_account == "mine"
 
 
+@pytest.mark.parametrize(
+    ("values", "accounts"),
+    [
+        ({}, []),
+        ({"groups": {"large": {"executors": {"instances": 2}}}, "executorPolicy": {"enabled": False}}, []),
+        ({"groups": {"large": {"executors": {"instances": 2}, "serviceAccount": "spark"}}}, ["spark"]),
+        ({"maintenance": {"sizes": {"large": {"executors": {"instances": 2}}}}}, ["firn-maintain"]),
+    ],
+)
+def test_a_policy_limits_each_account_that_may_create_pods(values: dict[str, Any], accounts: list[str]) -> None:
+    objects = manifests(render({**IMAGES, **values}, namespace="elsewhere"))
+    policies = [item for item in objects if item["kind"] == "ValidatingAdmissionPolicy"]
+    bindings = [item for item in objects if item["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert len(policies) == len(bindings) == bool(accounts)
+    for policy, binding in zip(policies, bindings, strict=True):
+        assert binding["spec"]["policyName"] == policy["metadata"]["name"] == "firn-executors-elsewhere"
+        assert binding["spec"]["validationActions"] == ["Deny"]
+        (condition,) = policy["spec"]["matchConditions"]
+        assert re.findall('"([^"]+)"', condition["expression"]) == [
+            f"system:serviceaccount:elsewhere:{account}" for account in accounts
+        ]
+
+
+def test_every_account_that_may_create_pods_is_in_the_policy() -> None:
+    objects = manifests(render(EVERYTHING_ON))
+    (policy,) = [item for item in objects if item["kind"] == "ValidatingAdmissionPolicy"]
+    for account in {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"} | {"spark"}:
+        verbs = {
+            verb for _, rule in rules_of(objects, account) if "pods" in rule["resources"] for verb in rule["verbs"]
+        }
+        named = f':{account}"' in policy["spec"]["matchConditions"][0]["expression"]
+        assert ("create" in verbs) is named, account
+
+
 def test_rights_to_secrets_end_with_the_hook_that_creates_them() -> None:
     objects = manifests(render(EVERYTHING_ON))
     holders = [
