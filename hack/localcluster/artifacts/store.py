@@ -48,6 +48,10 @@ class Store:
         manifest = json.loads(self._blob(descriptor).read_text())
         return [each["digest"].partition(":")[2] for each in [*manifest["layers"], manifest["config"], descriptor]]
 
+    def layers(self, reference: str) -> list[Path]:
+        """Return the archives of an image's layers, base first. Raises `KeyError` without the image."""
+        return [self.blobs / digest for digest in self.blobs_of(reference)[:-2]]
+
     def stream(self, reference: str, output: IO[bytes], present: Callable[[str], bool]) -> int:
         """Write an image as a tar archive for `ctr images import`, without the blobs that are already `present`. Returns its size in bytes."""
         descriptor = self.images()[reference]

@@ -19,7 +19,8 @@ from typing import Protocol
 
 from hack.localcluster.artifacts import jars, packages, tools, wheels
 from hack.localcluster.artifacts.store import Store
-from hack.localcluster.images import base
+from hack.localcluster.images import base, contents, sbom
+from hack.localcluster.images.contents import Part
 from hack.localcluster.kind import Kind
 from hack.localcluster.layout import Layout
 from hack.localcluster.provider import choose, container_engine
@@ -201,6 +202,9 @@ class Builder(Protocol):
     def build(self, reference: str, chosen: Image) -> None:
         """Build the image."""
 
+    def parts(self, reference: str) -> dict[str, list[Part]]:
+        """Return the packages in the image, by the file that names them."""
+
 
 class Buildah:
     """Builds without an engine, in a chroot, on a base image of this machine. The images are in the store.
@@ -241,6 +245,10 @@ class Buildah:
             else:
                 self._bud(reference, context, chosen)
         self._store.prune(_KEPT_WITH_CODE if chosen.code else _KEPT, reference.rpartition(":")[0])
+
+    def parts(self, reference: str) -> dict[str, list[Part]]:
+        """Return the packages in the image, by the file that names them."""
+        return contents.of_layers(self._store.layers(reference))
 
     def _bud(self, reference: str, context: Path, chosen: Image, *options: str) -> None:
         packages.ensure(packages.IMAGE_BUILD)
@@ -311,6 +319,21 @@ class Engine:
             command = self.command(reference, Path(directory), contexts, chosen.arguments)
             run(command, environment={"DOCKER_BUILDKIT": "1"}, log=log)
 
+    def parts(self, reference: str) -> dict[str, list[Part]]:
+        """Return the packages in the image, by the file that names them."""
+        container = run([self._program, "create", reference]).strip()
+        try:
+            with subprocess.Popen([self._program, "export", container], stdout=subprocess.PIPE) as export:
+                assert export.stdout is not None
+                found = contents.of_file_system(export.stdout)
+        finally:
+            run([self._program, "rm", container])
+        if export.returncode != 0:
+            raise Failure(
+                f"{self._program} export of {reference} ended with {export.returncode}; see its message above"
+            )
+        return found
+
     def push(self, reference: str, target: str) -> None:
         """Push a built image under another reference."""
         run([self._program, "tag", reference, target])
@@ -327,10 +350,26 @@ def build(name: str, builder: Builder) -> str:
     return reference
 
 
+def chosen_builder() -> Builder:
+    """Return the builder of this machine: an engine if the cluster's provider has one, else buildah."""
+    provider = choose("auto", Layout(cluster_directory()))
+    return Engine(provider.engine) if isinstance(provider, Kind) else Buildah()
+
+
+def write_sboms(names: list[str], builder: Builder, directory: Path, tag: str) -> None:
+    """Write `NAME.cdx.json` for each image of these names, which are built, into a directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        plain = name.partition("@")[0]
+        with step(f"listing the packages of {plain}"):
+            found = builder.parts(f"localhost/{plain}:{image(name).tag()}")
+        text = json.dumps(sbom.document(plain, tag, found), indent=2) + "\n"
+        (directory / f"{plain}.cdx.json").write_text(text)
+
+
 def build_all(names: list[str]) -> dict[str, str]:
     """Build images side by side and write their references to `images.json` of the cluster's directory. Returns name -> reference."""
-    provider = choose("auto", Layout(cluster_directory()))
-    builder: Builder = Engine(provider.engine) if isinstance(provider, Kind) else Buildah()
+    builder = chosen_builder()
     # Two at a time: a build alternates between waiting for downloads and using one core.
     with ThreadPoolExecutor(max_workers=2) as pool:
         running = {name: pool.submit(_build_and_record, name, builder) for name in names}
@@ -387,15 +426,20 @@ def main() -> int:
     parser.add_argument(
         "--tag", default=version(), help="tag of the pushed images (default: %(default)s, as in the chart)"
     )
+    parser.add_argument(
+        "--sbom",
+        metavar="DIRECTORY",
+        type=Path,
+        help="write a list of the packages in each image to DIRECTORY/NAME.cdx.json (CycloneDX)",
+    )
     parser.add_argument("--load", action="store_true", help="load the images into the running cluster")
     arguments = parser.parse_args()
     try:
-        if arguments.push:
-            built = push_all(
-                arguments.names or [name for name in IMAGES if image(name).code], arguments.push, arguments.tag
-            )
-        else:
-            built = build_all(arguments.names or list(IMAGES))
+        names = arguments.names or [name for name in IMAGES if image(name).code or not arguments.push]
+        built = push_all(names, arguments.push, arguments.tag) if arguments.push else build_all(names)
+        if arguments.sbom:
+            builder = Engine(container_engine() or "docker") if arguments.push else chosen_builder()
+            write_sboms(names, builder, arguments.sbom, arguments.tag)
         if arguments.load:
             provider = choose("auto", Layout(cluster_directory()))
             side_by_side(*(lambda reference=reference: provider.load(reference) for reference in built.values()))
