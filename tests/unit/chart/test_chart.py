@@ -506,10 +506,18 @@ def test_workload_identity_reaches_the_service_accounts() -> None:
 # Pods
 
 
-@pytest.mark.parametrize("files", [(), ("values-production.yaml",)])
-def test_pods_meet_pod_security_restricted(files: tuple[str, ...]) -> None:
-    templates = pod_templates(manifests(render(IMAGES, files=files)))
+SIGNED = {"profiles": {"waves": gen.diskless(access={"certificate": {"selfSigned": {}}})}}
+
+
+@pytest.mark.parametrize(
+    ("values", "files"),
+    [(EVERYTHING_ON | SIGNED, ()), (IMAGES, ("values-production.yaml",))],
+    ids=["all", "production"],
+)
+def test_pods_meet_pod_security_restricted(values: dict[str, Any], files: tuple[str, ...]) -> None:
+    templates = pod_templates(manifests(render(values, files=files)))
     assert "Deployment/firn-operator" in templates
+    assert ("Deployment/firn-signer" in templates) == ("profiles" in values)
     for name, template in templates.items():
         assert violations(template["spec"]) == [], name
 
