@@ -182,6 +182,7 @@ def make_ports(settings: BrokerSettings, clock: Clock, chance: random.Random, *,
             settings.objects.url,
             {**settings.objects.config, **secrets},
             timeout_seconds=settings.objects.timeout_seconds,
+            ca_file=settings.objects.ca_file,
         )
     decoder = ThreadPoolExecutor(1, thread_name_prefix="decoder")
     registries = HttpRegistries(settings.registries)

@@ -346,6 +346,13 @@ class PostgresSettings(Settings):
     """File with the user. Set either this or ``user``."""
     password_file: str = ""
     """File with the password. Default: no password."""
+    ca_file: str = ""
+    """File with the CA certificates of PostgreSQL. If set, the broker connects with TLS only, and checks the certificate and its name.
+    The broker reads the files again for each connection."""
+    cert_file: str = ""
+    """File with the client certificate for PostgreSQL. It needs ``caFile`` and ``keyFile``."""
+    key_file: str = ""
+    """File with the private key of the client certificate."""
     schema_name: str = "firn_broker"
     """Schema of the coordinator's tables. Each cluster needs its own."""
     connections: int = Field(default=10, ge=2)
@@ -358,6 +365,12 @@ class PostgresSettings(Settings):
     def _one_user(self) -> Self:
         if bool(self.user) == bool(self.user_file):
             raise ValueError("set exactly one of user and userFile")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_certificate(self) -> Self:
+        if bool(self.cert_file) != bool(self.key_file) or (self.cert_file and not self.ca_file):
+            raise ValueError("a client certificate needs certFile, keyFile and caFile")
         return self
 
 
@@ -383,6 +396,8 @@ class BucketSettings(Settings):
     """Options of the object store client (obstore), such as ``aws_endpoint``."""
     secret_config: dict[str, str] = {}
     """Options with secret values: the name of the option, and the file with its value."""
+    ca_file: str = ""
+    """File with the CA certificates of the object store. The broker reads the file again when it changes. Default: public CAs."""
     timeout_seconds: float = Field(default=10, gt=0)
     """Seconds after which a request to the object store fails."""
 

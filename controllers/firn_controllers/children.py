@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firn.model import names
-from firn.model.config import Access, Scheduling
+from firn.model.config import Access, Authority, Scheduling
 from firn_controllers.ports import Manifest
 
 PART_OF = "app.kubernetes.io/part-of"
@@ -140,6 +140,28 @@ def secret_volumes(secrets: Iterable[str]) -> tuple[list[dict[str, Any]], list[d
         source = {"secretName": name, "defaultMode": 0o440, "optional": True}
         volumes.append({"name": f"secret-{number}", "secret": source})
         mounts.append({"name": f"secret-{number}", "mountPath": f"{names.SECRETS_PATH}/{name}", "readOnly": True})
+    return volumes, mounts
+
+
+def trust_volumes(authorities: Iterable[Authority]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return volumes and mounts that put CA certificates into the paths of ``firn.model.names.trust_file``.
+
+    Only the named keys are mounted, because the Secret of a server may have its private key too.
+    """
+    keys: dict[tuple[str, str], set[str]] = {}
+    for authority in authorities:
+        source = names.trust_source(authority.path)
+        assert source is not None
+        keys.setdefault(source[:2], set()).add(source[2])
+    volumes, mounts = [], []
+    for number, ((kind, name), found) in enumerate(sorted(keys.items())):
+        items = [{"key": key, "path": key} for key in sorted(found)]
+        common = {"defaultMode": 0o440, "optional": True, "items": items}
+        place: dict[str, Any] = {"secret": {"secretName": name, **common}}
+        if kind == "configmap":
+            place = {"configMap": {"name": name, **common}}
+        volumes.append({"name": f"trust-{number}", **place})
+        mounts.append({"name": f"trust-{number}", "mountPath": f"{names.TRUST_PATH}/{kind}-{name}", "readOnly": True})
     return volumes, mounts
 
 

@@ -191,6 +191,57 @@ ImageReference = Annotated[str, Field(pattern=r"^[^\s@]*(@sha256:[0-9a-f]{64})?$
 """Reference of an image. After ``@``, it has the digest of the image (``@sha256:...``)."""
 
 
+class Authority(Settings):
+    """CA certificates in PEM, in a key of a Secret or of a ConfigMap in the operator's namespace. Pods get this key only."""
+
+    secret: str | None = Field(default=None, min_length=1, max_length=253)
+    """Name of the Secret. Set either this or ``configMap``."""
+    config_map: str | None = Field(default=None, min_length=1, max_length=253)
+    """Name of the ConfigMap, such as one that trust-manager writes. Set either this or ``secret``."""
+    key: str = Field(default="ca.crt", min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")
+    """Key with the certificates."""
+
+    @model_validator(mode="after")
+    def _one_object(self) -> Self:
+        if (self.secret is None) == (self.config_map is None):
+            raise ValueError("set either secret or configMap")
+        return self
+
+    @property
+    def path(self) -> str:
+        """Return the file with the certificates in every pod that needs them."""
+        if self.secret is not None:
+            return names.trust_file("secret", self.secret, self.key)
+        assert self.config_map is not None
+        return names.trust_file("configmap", self.config_map, self.key)
+
+
+class ClientCertificate(Settings):
+    """A client certificate and its key, in a Secret of the operator's namespace, as cert-manager writes it."""
+
+    secret: str = Field(min_length=1, max_length=253)
+    """Name of the Secret with the keys ``tls.crt`` and ``tls.key``. The key is in PKCS #8 without a password."""
+
+    @property
+    def references(self) -> tuple[SecretKey, SecretKey]:
+        """Return the keys with the certificate and with its private key."""
+        return SecretKey(secret=self.secret, key="tls.crt"), SecretKey(secret=self.secret, key="tls.key")
+
+
+class Tls(Settings):
+    """Private trust of a server: clients accept a certificate of these CAs only, and only with the name of the server."""
+
+    ca: Authority
+    """The CA certificates of the server."""
+
+
+class DatabaseTls(Tls):
+    """Private trust of a server, and the certificate of its clients."""
+
+    certificate: ClientCertificate | None = None
+    """Client certificate for PostgreSQL. Without it, clients authenticate with user and password only."""
+
+
 class Image(Settings):
     """A container image: its full reference, and when to pull it."""
 
@@ -441,6 +492,13 @@ class ProfileUsers(Settings):
     """Patterns of the transactional ids that TopicUsers of a namespace may use. ``{namespace}`` stands for its name."""
 
 
+def _without_ssl(uri: str, tls: Tls | None) -> None:
+    """Raise ValueError if both ``tls`` and the query of ``uri`` decide about TLS."""
+    keys = [key for key, _ in parse_qsl(urlsplit(uri).query, keep_blank_values=True) if key.lower().startswith("ssl")]
+    if tls is not None and keys:
+        raise ValueError(f"tls and {', '.join(keys)} in uri exclude each other; remove {', '.join(keys)} from uri")
+
+
 class Coordinator(Settings):
     """PostgreSQL database for offsets, topics and groups of diskless brokers. Each profile has its own schema."""
 
@@ -450,10 +508,18 @@ class Coordinator(Settings):
     """User of the database, or a Secret key with the name of the user."""
     password: SecretKey | None = None
     """Secret key with the password of the user."""
+    tls: DatabaseTls | None = None
+    """Private trust of the database. The brokers then connect with TLS only (``verify-full``)."""
+
+    @model_validator(mode="after")
+    def _one_tls(self) -> Self:
+        _without_ssl(self.uri, self.tls)
+        return self
 
     def references(self) -> list[SecretKey]:
         """Return the Secret keys that a connection needs."""
-        return [value for value in (self.user, self.password) if isinstance(value, SecretKey)]
+        certificate = () if self.tls is None or self.tls.certificate is None else self.tls.certificate.references
+        return [*(value for value in (self.user, self.password) if isinstance(value, SecretKey)), *certificate]
 
 
 class ObjectStore(Settings):
@@ -465,6 +531,8 @@ class ObjectStore(Settings):
     """Settings of the object store client, such as ``aws_endpoint`` and ``aws_region``. docs.rs/object_store lists them."""
     secret_properties: dict[str, SecretKey] = {}
     """Properties from Secret keys, such as ``aws_access_key_id`` and ``aws_secret_access_key``."""
+    tls: Tls | None = None
+    """Private trust of the object store, for brokers and for ingestion with ``directReads``."""
 
     def place(self, profile: str) -> str:
         """Return the URL below which the brokers of a profile store their objects."""
@@ -714,6 +782,11 @@ class DisklessProfile(Profile):
             raise ValueError("flushBytes must be from 1Ki to 256Mi")
         return self
 
+    @property
+    def authorities(self) -> list[Authority]:
+        """Return the CA certificates that only its brokers need."""
+        return [tls.ca for tls in (self.coordinator.tls, self.object_store.tls) if tls is not None]
+
     def secret_names(self) -> list[str]:
         """Return the names of the Secrets that only its brokers need, sorted, without that of their certificate."""
         references = [*self.object_store.secret_properties.values(), *self.coordinator.references()]
@@ -759,7 +832,9 @@ class Registry(Settings):
     """Base URL of the API, such as ``https://registry:8081``, or ``http://apicurio:8080/apis/ccompat/v7`` for Apicurio. A context
     is a part of the URL: ``https://registry:8081/contexts/.sales``."""
     ca: SecretKey | None = None
-    """Secret key with the CA certificates of the registry. Without it, the registry needs a certificate of a public CA."""
+    """Secret key with the CA certificates of the registry, as before ``tls``. The Secret is mounted with all its keys."""
+    tls: Tls | None = None
+    """Private trust of the registry. Without it and ``ca``, the registry needs a certificate of a public CA."""
     username: str = ""
     """Name of the user, for basic authentication."""
     password: SecretKey | None = None
@@ -775,7 +850,17 @@ class Registry(Settings):
             raise ValueError("username and password must be set together")
         if self.token is not None and self.password is not None:
             raise ValueError("a registry takes either a password or a token; remove one")
+        if self.tls is not None and self.ca is not None:
+            raise ValueError("a registry takes either tls or ca; remove ca")
+        if self.tls is not None and not self.url.startswith("https://"):
+            raise ValueError("tls needs a url that begins with https://; correct url, or remove tls")
         return self
+
+    @property
+    def ca_path(self) -> str | None:
+        """Return the file with the CA certificates; None for public CAs."""
+        authority = self.tls.ca if self.tls is not None else self.ca
+        return None if authority is None else authority.path
 
     def references(self) -> list[SecretKey]:
         """Return the Secret keys that a connection needs."""
@@ -789,6 +874,13 @@ class Salt(Settings):
     """Secret key with the salt: at least 16 random bytes, such as those of ``openssl rand -hex 32``."""
     namespaces: list[str] = []
     """Kubernetes namespaces whose topics may use the salt. Empty: all."""
+
+
+class CatalogStore(Settings):
+    """The object store of the tables of a catalog."""
+
+    tls: Tls | None = None
+    """Private trust of the object store. It needs a store with Amazon's API (S3)."""
 
 
 class Catalog(Settings):
@@ -808,10 +900,39 @@ class Catalog(Settings):
     """Properties of the catalog and of its object store."""
     secret_properties: dict[str, SecretKey] = {}
     """Properties from Secret keys. For sql, ``user`` and ``password`` are those of the database."""
+    tls: DatabaseTls | None = None
+    """Private trust of the catalog. For sql: all clients, also the JVM, connect with ``verify-full``. Only sql has client certificates."""
+    object_store: CatalogStore = CatalogStore()
+    """The object store of the tables."""
     own_references: bool | None = None
     """True if the catalog itself keeps branches, tags, earlier versions or dropped tables, as Nessie does. Their files look unused to
     Firn, so Firn then removes no orphan file, snapshot or metadata file. It keeps the files of tables that it drops. Default: false for
     sql, true for rest."""
+
+    @model_validator(mode="after")
+    def _trust(self) -> Self:
+        tls = self.tls
+        if tls is None:
+            return self
+        if self.type == "rest":
+            if tls.certificate is not None:
+                raise ValueError("tls.certificate: only catalogs of type sql have client certificates; remove it")
+            if not self.uri.startswith("https://"):
+                raise ValueError("tls needs a uri that begins with https://; correct uri, or remove tls")
+        elif not self.uri.startswith("postgres"):
+            raise ValueError("tls needs a uri of PostgreSQL, or type rest; remove tls")
+        _without_ssl(self.uri, tls)
+        return self
+
+    @property
+    def authorities(self) -> list[Authority]:
+        """Return the CA certificates that its clients need."""
+        return [tls.ca for tls in (self.tls, self.object_store.tls) if tls is not None]
+
+    def references(self) -> list[SecretKey]:
+        """Return the Secret keys that its clients need."""
+        certificate = () if self.tls is None or self.tls.certificate is None else self.tls.certificate.references
+        return [*self.secret_properties.values(), *certificate]
 
 
 class Executors(Settings):
@@ -1060,12 +1181,17 @@ class Config(Settings):
             profiles[name] = profiles[name].model_copy(update={"access": named})
         return self.model_copy(update={"profiles": profiles})
 
+    def authorities(self) -> list[Authority]:
+        """Return the CA certificates that the operator needs."""
+        registries = [registry.tls.ca for registry in self.registries.values() if registry.tls is not None]
+        return [*(authority for catalog in self.catalogs.values() for authority in catalog.authorities), *registries]
+
     def _references(self) -> Iterator[SecretKey]:
         for profile in self.profiles.values():
             if isinstance(profile, KafkaProfile):
                 yield from security_references(profile.security)
         for catalog in self.catalogs.values():
-            yield from catalog.secret_properties.values()
+            yield from catalog.references()
         for registry in self.registries.values():
             yield from registry.references()
 

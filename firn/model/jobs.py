@@ -511,6 +511,8 @@ class DirectReads(Contract):
     properties: dict[str, str] = Field(default_factory=dict)
     """Options of obstore."""
     secret_properties: dict[str, str] = Field(default_factory=dict)
+    ca_path: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    """File with the CA certificates of the object store."""
 
 
 class KafkaConnection(Contract):
@@ -549,11 +551,25 @@ class CatalogConnection(Contract):
     secret_properties: dict[str, str] = Field(default_factory=dict)
     own_references: bool | None = None
     """Configured value; None if the type of the catalog decides."""
+    # Without tls, a driver keeps the settings of the release before. So an upgrade of the operator does not restart it.
+    ca_path: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    """File with the CA certificates of the catalog's server."""
+    certificate_path: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    certificate_key_path: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    store_ca_path: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    """File with the CA certificates of the object store."""
 
     @property
     def secret_files(self) -> tuple[str, ...]:
-        """Return the files with secret values."""
-        return tuple(self.secret_properties.values())
+        """Return the files with secret values and certificates."""
+        files = (self.ca_path, self.certificate_path, self.certificate_key_path, self.store_ca_path)
+        return (*self.secret_properties.values(), *(file for file in files if file is not None))
+
+    @property
+    def process_trust(self) -> tuple[str, ...]:
+        """Return the files with CA certificates for clients that have no trust of their own, as those of the JVM for HTTP."""
+        server = self.ca_path if self.type == "rest" else None
+        return tuple(file for file in (server, self.store_ca_path) if file is not None)
 
     @property
     def has_own_references(self) -> bool:

@@ -1,6 +1,7 @@
 """Names of labels, annotations, objects, Secrets and tables, and the rules that derive them."""
 
 import re
+from typing import Literal, cast
 
 GROUP = "firn.dev"
 VERSION = "v1alpha1"
@@ -132,6 +133,7 @@ RUN_PATH = "/etc/firn/run/run.json"
 SCHEMA_DIRECTORY = "/tmp/firn-schemas"
 SECRETS_PATH = "/etc/firn/secrets"
 ACCESS_PATH = "/etc/firn/access"
+TRUST_PATH = "/etc/firn/trust"
 TOKEN_AUDIENCE = "firn-broker"
 """Audience of the tokens of ServiceAccounts with which clients authenticate at brokers."""
 OPERATOR_ACCOUNT = "firn-operator"
@@ -211,6 +213,17 @@ def table_lease(table_uuid: str) -> str:
 def secret_file(secret: str, key: str) -> str:
     """Return the path of a Secret's key in every pod that needs it."""
     return f"{SECRETS_PATH}/{secret}/{key}"
+
+
+def trust_file(kind: Literal["secret", "configmap"], name: str, key: str) -> str:
+    """Return the path of the CA certificates in a key of a Secret or ConfigMap, in every pod that needs them."""
+    return f"{TRUST_PATH}/{kind}-{name}/{key}"
+
+
+def trust_source(path: str) -> tuple[Literal["secret", "configmap"], str, str] | None:
+    """Return kind, name and key of a path of `trust_file`; None for any other path."""
+    found = re.fullmatch(rf"{TRUST_PATH}/(secret|configmap)-([^/]+)/([^/]+)", path)
+    return None if found is None else cast(tuple[Literal["secret", "configmap"], str, str], found.groups())
 
 
 def user(namespace: str, name: str) -> str:

@@ -5,13 +5,16 @@ executors keep the values they got at the start. So the process ends between two
 new values.
 """
 
+import base64
 import hashlib
+import os
 import re
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from firn.model.errors import NotReadyError
+from firn.model.errors import InvalidSpecError, NotReadyError
 
 LOOK_SECONDS = 5.0
 SHORTEST_SALT = 16
@@ -59,6 +62,28 @@ def read_secret(path: str) -> str:
         raise NotReadyError(
             f"secret file {path} cannot be read ({type(error).__name__}): check that the Secret exists and has this key"
         ) from error
+
+
+def jdbc_key(path: str) -> str:
+    """Return a file with the private key at ``path`` as PKCS #8 in DER, the only form that PostgreSQL's driver for Java reads.
+
+    Raises NotReadyError, and InvalidSpecError for a key in another form.
+    """
+    text = read_secret(path)
+    found = re.search(r"-----BEGIN PRIVATE KEY-----(.*?)-----END PRIVATE KEY-----", text, re.DOTALL)
+    if found is None:
+        raise InvalidSpecError(
+            f"private key {path} is not PKCS #8 without a password; convert it with `openssl pkcs8 -topk8 -nocrypt`, or set"
+            " privateKey.encoding: PKCS8 in the Certificate of cert-manager"
+        )
+    content = base64.b64decode(found[1])
+    directory = Path(tempfile.gettempdir()) / "firn-keys"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    # The driver reads the form from the end of the name.
+    target = directory / f"{hashlib.blake2b(path.encode(), digest_size=8).hexdigest()}.pk8"
+    with open(target, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content)
+    return str(target)
 
 
 def read_salts(paths: Mapping[str, str], names: Iterable[str]) -> dict[str, bytes]:

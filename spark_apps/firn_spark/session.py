@@ -5,12 +5,13 @@ Secrets are read from the files that the settings name. They reach Spark only as
 """
 
 import contextlib
+import json
 import os
 import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from kubernetes import config as kube
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from firn import trust
 from firn.model import names
 from firn.model.config import Executors
 from firn.model.errors import InvalidSpecError
@@ -54,9 +56,11 @@ spec:
       volumeMounts:
         # Spark finds its local directory by this name. Otherwise it mounts one at SPARK_LOCAL_DIRS, which is /tmp too.
         - {name: spark-local-dir-1, mountPath: /tmp}
+%(mounts)s
   volumes:
     - name: spark-local-dir-1
       emptyDir: {sizeLimit: %(storage)s}
+%(volumes)s
 """
 EXECUTOR_STORAGE = ("512Mi", "20Gi")
 """Request and limit for the disk space of an executor whose settings are of an earlier operator."""
@@ -180,7 +184,58 @@ def spark_conf(
         }
     else:
         conf |= _executor_conf(settings, environment, attempt)
-    return conf | settings.spark_conf
+    conf |= settings.spark_conf
+    files = trusted_files(settings)
+    return conf | (_trust_conf(conf, environment, files) if files else {})
+
+
+def trusted_files(settings: Application) -> list[str]:
+    """Return the files with CA certificates that the JVM of the driver and of executors needs, sorted."""
+    return sorted({file for connection in settings.catalogs.values() for file in connection.process_trust})
+
+
+def _trust_conf(conf: Mapping[str, str], environment: Mapping[str, str], files: Sequence[str]) -> dict[str, str]:
+    """Return the options of the JVMs for their trust stores. They are added to the options that ``conf`` has."""
+    options = {"driver": trust.java_options(_trust_store(environment))}
+    added = {}
+    if "spark.kubernetes.container.image" in conf:
+        options["executor"] = trust.java_options(trust.TRUST_STORE)
+        added[f"spark.executorEnv.{trust.EXECUTOR_FILES}"] = ":".join(files)
+    for process, text in options.items():
+        key = f"spark.{process}.extraJavaOptions"
+        added[key] = f"{conf.get(key, '')} {text}".strip()
+    return added
+
+
+def _trust_store(environment: Mapping[str, str]) -> str:
+    return str(Path(environment.get("TMPDIR", "/tmp")) / f"firn-trust-{os.getpid()}.jks")
+
+
+def executor_template(settings: Application) -> str:
+    """Return the pod template of executors. They get the CA certificates of `trusted_files`, and no other key of a Secret."""
+    keys: dict[tuple[str, str], list[str]] = {}
+    for path in trusted_files(settings):
+        if source := names.trust_source(path):
+            keys.setdefault(source[:2], []).append(source[2])
+    mounts, volumes = [], []
+    for number, ((kind, name), found) in enumerate(sorted(keys.items())):
+        items = [{"key": key, "path": key} for key in found]
+        place = {"secret": {"secretName": name}} if kind == "secret" else {"configMap": {"name": name}}
+        volume = {
+            kind: {**reference, "items": items, "defaultMode": 0o440, "optional": True}
+            for kind, reference in place.items()
+        }
+        mount = {"name": f"trust-{number}", "mountPath": f"{names.TRUST_PATH}/{kind}-{name}", "readOnly": True}
+        # JSON is YAML too.
+        volumes.append(f"    - {json.dumps({'name': f'trust-{number}', **volume})}")
+        mounts.append(f"        - {json.dumps(mount)}")
+    return EXECUTOR_TEMPLATE % {
+        "pull_policy": settings.executor_pull_policy,
+        "storage_request": settings.executor_storage_request or EXECUTOR_STORAGE[0],
+        "storage": settings.executor_storage or EXECUTOR_STORAGE[1],
+        "mounts": "\n".join(mounts),
+        "volumes": "\n".join(volumes),
+    }
 
 
 def _executor_conf(settings: Application, environment: Mapping[str, str], attempt: str) -> dict[str, str]:
@@ -240,16 +295,6 @@ def _executor_conf(settings: Application, environment: Mapping[str, str], attemp
     return conf
 
 
-def executor_template(settings: Application) -> str:
-    """Return the pod template from which Spark makes executors."""
-    request, limit = EXECUTOR_STORAGE
-    return EXECUTOR_TEMPLATE % {
-        "pull_policy": settings.executor_pull_policy,
-        "storage_request": settings.executor_storage_request or request,
-        "storage": settings.executor_storage or limit,
-    }
-
-
 def start(settings: Application, environment: Mapping[str, str] = os.environ, *, daemon: str = LANDING_DAEMON) -> Any:
     """Start the application's SparkSession. ``daemon`` is as in `spark_conf`.
 
@@ -267,6 +312,8 @@ def start_context(
     attempt = secrets.token_hex(3)
     conf = spark_conf(settings, environment, attempt, daemon)
     catalogs = catalog_conf(settings)
+    if files := trusted_files(settings):
+        trust.write_trust_store(_trust_store(environment), files)
     if settings.executors is not None:
         Path(conf["spark.kubernetes.executor.podTemplateFile"]).write_text(executor_template(settings))
         delete_executors(settings)

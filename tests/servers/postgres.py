@@ -14,7 +14,11 @@ from typing import Any
 
 import psycopg
 
+from tests.authority import Pair
 from tests.servers.process import free_port, listens, running
+
+CERTIFIED = "certified"
+"""User who authenticates with a client certificate, at a server that has a CA of clients."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,26 @@ def copy(server: Postgres, directory: Path, *, follows: bool = False) -> None:
     )
 
 
+def _tls(directory: Path, tls: Pair, clients: Path | None, user: str | None) -> list[str]:
+    """Write the files of a server with TLS, and return its options."""
+    (directory / "data" / "pg_hba.conf").write_text(
+        f"local all all scram-sha-256\nhostssl all {CERTIFIED} all cert\nhostssl all all all scram-sha-256\n"
+    )
+    options = ["-c", "ssl=on"]
+    given = {"ssl_cert_file": tls.certificate, "ssl_key_file": tls.key, "ssl_ca_file": clients}
+    for option, source in given.items():
+        if source is None:
+            continue
+        target = directory / source.name
+        target.write_bytes(source.read_bytes())
+        target.chmod(0o600)
+        if user is not None:
+            account = pwd.getpwnam(user)
+            os.chown(target, account.pw_uid, account.pw_gid)
+        options += ["-c", f"{option}={target}"]
+    return options
+
+
 def crash(directory: Path) -> None:
     """Kill all processes of the server in ``directory``, which has no time to do anything."""
     main = int((directory / "data" / "postmaster.pid").read_text().split()[0])
@@ -110,8 +134,18 @@ def query(server: Postgres, sql: str) -> Any:
 
 
 @contextmanager
-def postgres(directory: Path, port: int | None = None, *, durable: bool = False) -> Iterator[Postgres]:
+def postgres(
+    directory: Path,
+    port: int | None = None,
+    *,
+    durable: bool = False,
+    tls: Pair | None = None,
+    clients: Path | None = None,
+) -> Iterator[Postgres]:
     """Run a server with its data in ``directory``, new or existing.
+
+    With ``tls``, the certificate of the server, it accepts connections with TLS only. With ``clients``, a file of CAs, the users of
+    `CERTIFIED` authenticate with a certificate.
 
     As root it runs as user postgres, because initdb rejects root. That user cannot access the temporary directories
     of pytest: use `directory_for_postgres`. Only a ``durable`` server flushes its commits."""
@@ -137,6 +171,8 @@ def postgres(directory: Path, port: int | None = None, *, durable: bool = False)
         _binary("postgres"), "-D", str(data), "-p", str(server.port), "-c", "listen_addresses=127.0.0.1",
         "-c", f"unix_socket_directories={directory}", "-c", f"fsync={'on' if durable else 'off'}",
     ]  # fmt: skip
+    if tls is not None:
+        command += _tls(directory, tls, clients, user)
     log = directory.parent / f"{directory.name}.log"
     with running(command, lambda: _answers(server), log, user=user) as process:
         yield server

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.authority import Pair
 from tests.servers.process import cache, free_port, listens, running
 
 
@@ -49,15 +50,17 @@ def _binary() -> str:
 
 
 @contextmanager
-def s3(directory: Path, accounts: Iterable[str] = ()) -> Iterator[S3]:
+def s3(directory: Path, accounts: Iterable[str] = (), tls: Pair | None = None) -> Iterator[S3]:
     """Run a server over ``directory`` with a bucket called firn.
 
-    ``accounts``: access keys with the same secret key as the server's own.
+    ``accounts``: access keys with the same secret key as the server's own. ``tls``: the certificate of a server with TLS, which is
+    reached as localhost.
     """
     buckets = directory / "buckets"
     (buckets / "firn").mkdir(parents=True, exist_ok=True)
     port = free_port()
-    server = S3(f"http://127.0.0.1:{port}", "firn", "firn-key", "firn-secret-key", directory)
+    address = f"http://127.0.0.1:{port}" if tls is None else f"https://localhost:{port}"
+    server = S3(address, "firn", "firn-key", "firn-secret-key", directory)
     environment = {"ROOT_ACCESS_KEY": server.access_key, "ROOT_SECRET_KEY": server.secret_key}
     users = directory / "users"
     users.mkdir(exist_ok=True)
@@ -65,6 +68,7 @@ def s3(directory: Path, accounts: Iterable[str] = ()) -> Iterator[S3]:
     (users / "users.json").write_text(json.dumps({"accessAccounts": known}))
     # By default, versitygw closes each connection after one request. S3 services keep connections open.
     options = ["--port", f"127.0.0.1:{port}", "--keep-alive", "--iam-dir", str(users)]
+    options += [] if tls is None else ["--cert", str(tls.certificate), "--key", str(tls.key)]
     command = [_binary(), *options, "posix", str(buckets)]
     with running(command, lambda: listens(port), directory / "server.log", environment=environment):
         yield server

@@ -7,6 +7,7 @@ import mmap
 import os
 import random
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,13 +15,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import obstore
+import structlog
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import from_url
 
-from firn.model.errors import UnavailableError
+from firn import trust
+from firn.model.errors import FirnError, UnavailableError
 from firn_broker.storage.memory import PAGE, whole_pages
 
+log = structlog.get_logger()
 T = TypeVar("T")
+LOOK_SECONDS = 5.0
+"""Shortest time between two looks at the file of CA certificates."""
 COALESCE = 1 << 20
 """Bytes of a gap below which two ranges are read in one request."""
 SINGLE_DELETES = 16
@@ -224,23 +230,63 @@ def flush_directory(path: Path | str) -> None:
         os.close(handle)
 
 
+def _stamp(path: str) -> tuple[int, int] | None:
+    """Return a value that changes when a file is replaced; None if it is missing."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _text(error: Exception) -> str:
+    advice = trust.hint(f"{error} {error.__cause__ or ''}")
+    return f"{str(error)[:300]}{f': {advice}' if advice else ''}"
+
+
 class BucketObjects:
     """`ObjectStore` in a bucket, through obstore. Each object is one PUT: multipart uploads cost more and are not
     atomic."""
 
-    def __init__(self, url: str, config: Mapping[str, str], *, timeout_seconds: float) -> None:
+    def __init__(self, url: str, config: Mapping[str, str], *, timeout_seconds: float, ca_file: str = "") -> None:
+        self._url, self._config, self._timeout = url, dict(config), timeout_seconds
+        self._ca_file = ca_file
+        self._opened_with = _stamp(ca_file)
+        self._opened = self._open()
+        self._looked = time.monotonic()
+
+    def _open(self) -> Any:
+        """Return a client. Raises InvalidSpecError for a file of CA certificates that cannot be used."""
         # The keys of the configuration depend on the store that the URL names, so they are untyped.
         make: Callable[..., Any] = from_url
-        self._store = make(
-            url,
-            config=dict(config),
+        trusted: dict[str, str] = {}
+        if self._ca_file:
+            trust.authorities(self._ca_file, "objects.caFile")
+            trusted["root_certificate"] = Path(self._ca_file).read_text()
+        return make(
+            self._url,
+            config=self._config,
             client_options={
-                "timeout": f"{timeout_seconds:g}s",
-                "allow_http": any("http://" in value for value in config.values()),
+                "timeout": f"{self._timeout:g}s",
+                "allow_http": any("http://" in value for value in self._config.values()),
+                **trusted,
             },
             # The writer retries uploads itself, with its own bound and backoff.
             retry_config={"max_retries": 0},
         )
+
+    @property
+    def _store(self) -> Any:
+        """The client. After a change of the CA certificates, it is a new one; certificates that cannot be used change nothing."""
+        now = time.monotonic()
+        if self._ca_file and now - self._looked >= LOOK_SECONDS:
+            self._looked, stamp = now, _stamp(self._ca_file)
+            if stamp != self._opened_with:
+                try:
+                    self._opened, self._opened_with = self._open(), stamp
+                except (FirnError, OSError, BaseError) as error:
+                    log.warning("the new CA certificates of the object store are not used", error=str(error))
+        return self._opened
 
     async def put(self, key: str, data: memoryview) -> None:
         """Store the object."""
@@ -252,7 +298,7 @@ class BucketObjects:
         except (NotFoundError, FileNotFoundError) as error:
             raise KeyError(key) from error
         except (BaseError, OSError) as error:
-            raise UnavailableError(f"object store: {str(error)[:300]}") from error
+            raise UnavailableError(f"object store: {_text(error)}") from error
 
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         """Read byte ranges of the object."""
@@ -312,7 +358,7 @@ class BucketObjects:
             async for page in stream:
                 sizes += [(meta["path"], meta["size"]) for meta in page]
         except (BaseError, OSError) as error:
-            raise UnavailableError(f"object store: {str(error)[:300]}") from error
+            raise UnavailableError(f"object store: {_text(error)}") from error
         return sorted(sizes)
 
     async def close(self) -> None:

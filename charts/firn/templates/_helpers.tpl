@@ -251,6 +251,7 @@ logLevel: {{ .Values.operator.logLevel }}
   {{- range $reference := $catalog.secretProperties | default dict -}}
     {{- $names = append $names $reference.secret -}}
   {{- end -}}
+  {{- with dig "tls" "certificate" "secret" "" $catalog }}{{ $names = append $names . }}{{ end -}}
 {{- end -}}
 {{- range $registry := .Values.registries -}}
   {{- range $reference := list $registry.ca $registry.password $registry.token -}}
@@ -258,6 +259,29 @@ logLevel: {{ .Values.operator.logLevel }}
   {{- end -}}
 {{- end -}}
 {{ dict "names" ($names | uniq | sortAlpha) | toJson }}
+{{- end }}
+
+{{/* CA certificates of private servers that the operator needs: {"KIND/NAME": [KEY, ...]}. KIND is secret or configmap. JSON: {sources} */}}
+{{- define "firn.trust" -}}
+{{- $lake := include "firn.lake" . | fromJson -}}
+{{- $found := list -}}
+{{- range $catalog := $lake.catalogs -}}
+  {{- $found = append $found (dig "tls" "ca" nil $catalog) -}}
+  {{- $found = append $found (dig "objectStore" "tls" "ca" nil $catalog) -}}
+{{- end -}}
+{{- range $registry := .Values.registries -}}
+  {{- $found = append $found (dig "tls" "ca" nil $registry) -}}
+{{- end -}}
+{{- $sources := dict -}}
+{{- range $authority := $found -}}
+  {{- if $authority -}}
+    {{- $source := printf "configmap/%s" $authority.configMap -}}
+    {{- if $authority.secret }}{{ $source = printf "secret/%s" $authority.secret }}{{ end -}}
+    {{- $keys := append (get $sources $source | default list) ($authority.key | default "ca.crt") -}}
+    {{- $_ := set $sources $source ($keys | uniq | sortAlpha) -}}
+  {{- end -}}
+{{- end -}}
+{{ dict "sources" $sources | toJson }}
 {{- end }}
 
 {{/* Service accounts of the ingestion groups; with executors: only of those that have executors. Argument: dict "root" $ "executors" BOOL. JSON: {names: [...]} */}}

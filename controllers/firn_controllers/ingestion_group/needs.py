@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from firn.model.config import Config, KafkaProfile, security_references
+from firn.model.config import Authority, Config, DisklessProfile, KafkaProfile, security_references
 from firn.model.jobs import GroupSettings
 from firn_controllers.cache.contracts import Need, Section
 
@@ -59,12 +59,29 @@ def secret_names(config: Config, needs: Collection[Need]) -> list[str]:
             case "profiles":
                 found |= _of_profile(config, name)
             case "catalogs":
-                found |= {reference.secret for reference in config.catalogs[name].secret_properties.values()}
+                found |= {reference.secret for reference in config.catalogs[name].references()}
             case "registries":
                 found |= {reference.secret for reference in config.registries[name].references()}
             case "salts":
                 found.add(config.salts[name].value.secret)
     return sorted(found)
+
+
+def authorities(config: Config, needs: Collection[Need]) -> list[Authority]:
+    """Return the CA certificates that a driver with these members mounts."""
+    found: list[Authority] = []
+    for section, name in needs:
+        if section == "catalogs":
+            found += config.catalogs[name].authorities
+        elif section == "registries":
+            tls = config.registries[name].tls
+            found += [] if tls is None else [tls.ca]
+        elif section == "profiles":
+            profile = config.profiles[name]
+            reads = isinstance(profile, DisklessProfile) and profile.direct_reads is not None
+            store = profile.object_store.tls if isinstance(profile, DisklessProfile) and reads else None
+            found += [] if store is None else [store.ca]
+    return found
 
 
 def _of_profile(config: Config, name: str) -> set[str]:

@@ -173,11 +173,14 @@ def direct_reads(name: str, profile: DisklessProfile, namespace: str) -> DirectR
         url=profile.object_store.place(name),
         properties={**profile.object_store.properties, **reads.properties},
         secret_properties={key: reference.path for key, reference in reads.secret_properties.items()},
+        ca_path=profile.object_store.tls.ca.path if profile.object_store.tls else None,
     )
 
 
 def catalog_connection(configured: Catalog) -> CatalogConnection:
     """Return the connection to a catalog."""
+    tls, store = configured.tls, configured.object_store.tls
+    certificate, key = (None, None) if tls is None or tls.certificate is None else tls.certificate.references
     return CatalogConnection(
         type=configured.type,
         uri=configured.uri,
@@ -185,6 +188,10 @@ def catalog_connection(configured: Catalog) -> CatalogConnection:
         properties=configured.properties,
         secret_properties={name: reference.path for name, reference in configured.secret_properties.items()},
         own_references=configured.own_references,
+        ca_path=tls.ca.path if tls else None,
+        certificate_path=certificate.path if certificate else None,
+        certificate_key_path=key.path if key else None,
+        store_ca_path=store.ca.path if store else None,
     )
 
 
@@ -192,7 +199,7 @@ def registry_connection(configured: Registry) -> RegistryConnection:
     """Return the connection to a schema registry."""
     return RegistryConnection(
         url=configured.url,
-        ca_path=configured.ca.path if configured.ca else None,
+        ca_path=configured.ca_path,
         username=configured.username,
         password_path=configured.password.path if configured.password else None,
         token_path=configured.token.path if configured.token else None,

@@ -40,7 +40,9 @@ def build(
 def _template(config: Config, settings: GroupSettings, labels: dict[str, str]) -> Manifest:
     group = config.groups[settings.group]
     image = group.image or config.images.spark
-    volumes, mounts = children.secret_volumes(needs.secret_names(config, needs.of_settings(settings)))
+    members = needs.of_settings(settings)
+    volumes, mounts = children.secret_volumes(needs.secret_names(config, members))
+    trust_volumes, trust_mounts = children.trust_volumes(needs.authorities(config, members))
     guarded = {name for name, connection in settings.kafka.items() if connection.sasl_token_path is not None}
     access = {name: access for name, access in config.closed_profiles.items() if name in guarded}
     access_volumes, access_mounts = children.access_volumes(access)
@@ -73,6 +75,7 @@ def _template(config: Config, settings: GroupSettings, labels: dict[str, str]) -
             {"name": "tmp", "mountPath": "/tmp"},
             *mounts,
             *access_mounts,
+            *trust_mounts,
         ],
     }
     spec: dict[str, Any] = {
@@ -88,6 +91,7 @@ def _template(config: Config, settings: GroupSettings, labels: dict[str, str]) -
             children.scratch_volume(resources),
             *volumes,
             *access_volumes,
+            *trust_volumes,
         ],
     }
     return children.pod_template(labels, {SETTINGS_HASH: children.digest(settings.model_dump(mode="json"))}, spec)

@@ -293,20 +293,22 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
     maintenance = config.maintenance
     size = maintenance.sizes[size_name]
     image = maintenance.image or config.images.spark
-    secrets = {
-        reference.secret for name in run.catalogs for reference in config.catalogs[name].secret_properties.values()
-    }
+    secrets = {reference.secret for name in run.catalogs for reference in config.catalogs[name].references()}
+    authorities = [authority for name in run.catalogs for authority in config.catalogs[name].authorities]
     for name in run.kafka:
         profile = config.profiles[name]
         if isinstance(profile, KafkaProfile):
             secrets |= {reference.secret for reference in security_references(profile.security)}
     for name in run.registries:
-        secrets |= {reference.secret for reference in config.registries[name].references()}
+        registry = config.registries[name]
+        secrets |= {reference.secret for reference in registry.references()}
+        authorities += [] if registry.tls is None else [registry.tls.ca]
     secrets |= {config.salts[name].value.secret for name in run.salts}
     volumes, mounts = children.secret_volumes(sorted(secrets))
     access = {name: access for name, access in config.closed_profiles.items() if name in run.kafka}
     access_volumes, access_mounts = children.access_volumes(access)
-    volumes, mounts = [*volumes, *access_volumes], [*mounts, *access_mounts]
+    trust_volumes, trust_mounts = children.trust_volumes(authorities)
+    volumes, mounts = [*volumes, *access_volumes, *trust_volumes], [*mounts, *access_mounts, *trust_mounts]
     amounts = {"requests": {"cpu": size.cpu, "memory": size.memory}, "limits": {"memory": size.memory}}
     resources = children.with_ephemeral_storage(amounts, size.ephemeral_storage_request, size.ephemeral_storage)
     container = {

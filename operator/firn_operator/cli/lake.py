@@ -9,16 +9,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+from pyarrow.fs import FileSystem
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.io import pyarrow as arrow
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from firn.model.config import Config
 from firn.model.errors import FirnError, InvalidSpecError
+from firn.trust import STORE_CA_FILE
 from firn_controllers.ingestion_group import settings
 from firn_operator.adapters.iceberg.catalog_errors import translated
 from firn_operator.adapters.iceberg.catalogs import open_catalog
@@ -26,7 +28,18 @@ from firn_operator.adapters.iceberg.catalogs import open_catalog
 # Files that PyIceberg reads at the same time. It reads the variable when it creates its pool. More files need more memory.
 os.environ.setdefault("PYICEBERG_MAX_WORKERS", "2")
 
-ARROW_IO = "pyiceberg.io.pyarrow.PyArrowFileIO"
+ARROW_IO = "firn_operator.cli.lake.LakeFileIO"
+
+
+class LakeFileIO(PyArrowFileIO):
+    """PyIceberg's FileIO over Arrow, with the CA certificates of the object store."""
+
+    def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
+        found = super()._initialize_s3_fs(netloc)
+        if STORE_CA_FILE not in self.properties:
+            return found
+        make, (options,) = found.__reduce__()
+        return make({**options, "tls_ca_file_path": self.properties[STORE_CA_FILE]})
 
 
 @contextmanager

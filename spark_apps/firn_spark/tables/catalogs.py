@@ -11,10 +11,11 @@ import structlog
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JJavaError
 
+from firn import trust
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError, NotReadyError
 from firn.model.jobs import CatalogConnection
-from firn_spark.credentials import read_secret, without_secrets
+from firn_spark.credentials import jdbc_key, read_secret, without_secrets
 from firn_spark.jvm import JavaNames
 from firn_spark.tables.java_errors import JAVA_ERRORS
 
@@ -53,14 +54,19 @@ def catalog_conf(settings: CatalogSettings) -> dict[str, str]:
 def catalog_properties(name: str, connection: CatalogConnection) -> dict[str, str]:
     """Return Iceberg's properties of a catalog, with secrets read from their files.
 
-    Raises NotReadyError for a file that cannot be read, InvalidSpecError for a URI that names no supported database.
+    Raises NotReadyError for a file that cannot be read or has no certificates, InvalidSpecError for a URI that names no supported database.
     """
+    for certificates in (connection.ca_path, connection.store_ca_path):
+        if certificates is not None:
+            trust.authorities(certificates, f"catalog {name}")
     values = dict(connection.properties)
     for key, path in connection.secret_properties.items():
         values[key] = read_secret(path)
     values |= {"warehouse": connection.warehouse, "cache-enabled": "false"}
     if urlsplit(connection.warehouse).scheme in ("s3", "s3a"):
         values.setdefault("io-impl", "org.apache.iceberg.aws.s3.S3FileIO")
+    if connection.store_ca_path is not None:
+        values[trust.STORE_CA_FILE] = connection.store_ca_path
     if connection.type == "rest":
         return {"type": "rest", "uri": connection.uri} | values
     uri = urlsplit(connection.uri)
@@ -75,6 +81,7 @@ def catalog_properties(name: str, connection: CatalogConnection) -> dict[str, st
         raise InvalidSpecError(
             f"catalog {name}: {connection.uri!r} is not a URI such as postgresql://host:5432/database"
         )
+    values |= _trust(connection)
     for key in ("user", "password"):
         if key in values:
             values[f"jdbc.{key}"] = values.pop(key)
@@ -84,6 +91,17 @@ def catalog_properties(name: str, connection: CatalogConnection) -> dict[str, st
         "jdbc.schema-version": "V1",
         "clients": "4",
     } | values
+
+
+def _trust(connection: CatalogConnection) -> dict[str, str]:
+    """Return the properties of PostgreSQL's driver for the CA and the client certificate."""
+    if connection.ca_path is None:
+        return {}
+    trust = {"jdbc.sslmode": "verify-full", "jdbc.sslrootcert": connection.ca_path}
+    if connection.certificate_path is not None and connection.certificate_key_path is not None:
+        key = jdbc_key(connection.certificate_key_path)
+        trust |= {"jdbc.sslcert": connection.certificate_path, "jdbc.sslkey": key}
+    return trust
 
 
 class Catalogs:

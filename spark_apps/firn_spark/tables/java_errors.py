@@ -7,6 +7,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 
+from firn import trust
 from firn.model.conditions import Reason
 from firn.model.errors import (
     AccessDeniedError,
@@ -138,4 +139,4 @@ def translate(error: Exception, subject: str) -> FirnError:
         return NotReadyError(table_is_ahead(subject))
     if chain and chain[0].name.endswith(("ValidationException", "IllegalArgumentException")):
         return InvalidSpecError(message)
-    return UnavailableError(message, reason=Reason.CATALOG_UNREACHABLE)
+    return UnavailableError(trust.with_hint(message), reason=Reason.CATALOG_UNREACHABLE)

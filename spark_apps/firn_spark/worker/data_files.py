@@ -30,6 +30,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.sorting import SortOrder
 
+from firn.trust import STORE_CA_FILE
 from firn_spark.worker import arrow_types
 from firn_spark.worker.partitioning import Part, Partitioner
 from firn_spark.worker.table_types import annotations
@@ -82,10 +83,11 @@ class TableFileIO(PyArrowFileIO):
 
     def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
         found = super()._initialize_s3_fs(netloc)
-        if S3_RETRY_STRATEGY_IMPL in self.properties:
+        trust = {"tls_ca_file_path": self.properties[STORE_CA_FILE]} if STORE_CA_FILE in self.properties else {}
+        if S3_RETRY_STRATEGY_IMPL in self.properties and not trust:
             return found  # `pickle` does not keep this strategy.
         make, (options,) = found.__reduce__()
-        return make({**options, "allow_delayed_open": True})
+        return make({**options, "allow_delayed_open": True, **trust})
 
 
 class _Layout(NamedTuple):

@@ -363,6 +363,20 @@ def test_the_operator_may_write_certificates_only_of_profiles_that_use_cert_mana
     assert not [rule for _, rule in rules_of(plain, "firn-operator") if "cert-manager.io" in rule["apiGroups"]]
 
 
+def test_the_operator_mounts_the_certificates_of_private_servers() -> None:
+    tls = {"ca": {"configMap": "bundle"}, "certificate": {"secret": "client"}}
+    lake = {"type": "sql", "uri": "postgresql://postgres/firn", "warehouse": "s3://a/b", "tls": tls}
+    lake["objectStore"] = {"tls": {"ca": {"secret": "s3-tls", "key": "root.crt"}}}
+    registry = {"url": "https://registry", "tls": {"ca": {"configMap": "bundle", "key": "registry.crt"}}}
+    objects = manifests(render({**IMAGES, "catalogs": {"private": lake}, "registries": {"main": registry}}))
+    spec = find_object(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
+    mounts = [each for each in spec["containers"][0]["volumeMounts"] if each["name"].startswith("trust-")]
+    wanted, places = children.trust_volumes(config_of(objects).authorities())
+    assert [each for each in spec["volumes"] if each["name"].startswith("trust-")] == wanted
+    assert mounts == places
+    assert "client" in {each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
+
+
 # Rights
 
 

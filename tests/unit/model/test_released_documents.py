@@ -35,6 +35,17 @@ IGNORED = frozenset({"detail"})
 KAFKA: dict[str, Any] = json.loads((RELEASED / "0.1.0" / "group-settings.json").read_text())["kafka"]["classic"]
 TOKENS = {"url": "https://id/token", "scope": "kafka", "extensions": {"pool": "p"}, "ca_path": "/etc/firn/secrets/ca"}
 
+TRUSTING: dict[str, Any] = {
+    "type": "rest",
+    "uri": "u",
+    "warehouse": "w",
+    "own_references": True,
+    "ca_path": "/ca",
+    "certificate_path": "/certificate",
+    "certificate_key_path": "/key",
+    "store_ca_path": "/store-ca",
+}
+
 REPLAY: dict[str, Any] = {
     "uid": "uid-9",
     "enforce": True,
@@ -127,7 +138,7 @@ NEW: dict[str, dict[str, Any]] = {
         "cluster": "cluster-1",
         "former_clusters": ["cluster-0"],
         "kafka": {"classic": {"sasl_tokens": TOKENS, "sasl_token_path": "/token"}},
-        "catalogs": {"more": {"type": "rest", "uri": "u", "warehouse": "w", "own_references": True}},
+        "catalogs": {"more": TRUSTING},
         "direct": {
             "diskless": {
                 "address": "http://brokers:9095",
@@ -135,6 +146,7 @@ NEW: dict[str, dict[str, Any]] = {
                 "url": "s3://log/diskless",
                 "properties": {"aws_region": "eu-1"},
                 "secret_properties": {"aws_access_key_id": "/id"},
+                "ca_path": "/ca",
             }
         },
         "registries": {
@@ -153,7 +165,7 @@ NEW: dict[str, dict[str, Any]] = {
     },
     "maintenance-run": {
         "kafka": {"classic": {**KAFKA, "sasl_tokens": TOKENS, "sasl_token_path": "/token"}},
-        "catalogs": {"more": {"type": "rest", "uri": "u", "warehouse": "w", "own_references": True}},
+        "catalogs": {"more": TRUSTING},
         "tables": [
             {
                 "audit": {

@@ -1,6 +1,7 @@
 """A pool of PostgreSQL connections, the migration of the schema, and the meaning of errors."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import structlog
 
+from firn import trust
 from firn.model.errors import FencedError, InvalidSpecError, UnavailableError
 from firn_broker import metrics
 from firn_broker.metadata_store.postgres.lanes import Lane, Lanes
@@ -55,14 +57,14 @@ class Database:
         settings = self.settings
         try:
             self._pool = await asyncpg.create_pool(
-                settings.uri, user=self._user, password=self._password, min_size=2, max_size=self.lanes.connections,
+                settings.uri, connect=self._connect, user=self._user, password=self._password, min_size=2, max_size=self.lanes.connections,
                 command_timeout=settings.timeout_seconds, timeout=settings.timeout_seconds,
                 server_settings={"search_path": settings.schema_name, "application_name": "firn-broker", "jit": "off",
                                  # A role or database with "off" would lose acknowledged records in a crash.
                                  "synchronous_commit": "on"},
             )  # fmt: skip
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-            raise UnavailableError(f"coordinator: {error}") from error
+            raise UnavailableError(f"coordinator: {trust.with_hint(str(error))}") from error
         try:
             if self._requires_durable:
                 await self.use(self._check_durable)
@@ -71,6 +73,12 @@ class Database:
             # The next attempt creates a pool of its own.
             self._pool.terminate()
             raise
+
+    async def _connect(self, *place: Any, **options: Any) -> Any:
+        """Open a connection with the present content of the certificates' files."""
+        if self.settings.ca_file:
+            options["ssl"] = _context(self.settings)
+        return await asyncpg.connect(*place, **options)
 
     async def _check_durable(self, db: Any) -> None:
         """Refuse a server that loses commits in a crash, and warn of standbys that lack the newest commits."""
@@ -175,7 +183,7 @@ class Database:
             raise
         except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             # asyncpg raises InternalClientError when the server ends a connection during its set-up.
-            raise UnavailableError(f"coordinator: {type(error).__name__} {error}") from error
+            raise UnavailableError(f"coordinator: {type(error).__name__} {trust.with_hint(str(error))}") from error
 
     async def rows(self, sql: str, *values: Any, lane: Lane | None = None) -> Sequence[Any]:
         """Run one statement and return its rows."""
@@ -190,6 +198,20 @@ class Database:
         """Run one statement and return the first column of its first row, or None."""
         rows = await self.rows(sql, *values, lane=lane)
         return rows[0][0] if rows else None
+
+
+def _context(settings: PostgresSettings) -> ssl.SSLContext:
+    """Return a context that checks the certificate of PostgreSQL and its name. Raises OSError for files that cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file)
+        if settings.cert_file:
+            context.load_cert_chain(settings.cert_file, settings.key_file)
+    except OSError as error:
+        files = ", ".join(file for file in (settings.ca_file, settings.cert_file, settings.key_file) if file)
+        raise OSError(
+            f"the certificates cannot be loaded: {error}; check the files {files}, which coordinator.tls names"
+        ) from error
+    return context
 
 
 def plain_uuid(value: UUID) -> UUID:

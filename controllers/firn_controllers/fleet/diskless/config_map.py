@@ -49,6 +49,12 @@ def settings(fleet: DisklessFleet) -> dict[str, Any]:
     coordinator |= {"userFile": user.path} if isinstance(user, SecretKey) else {"user": user}
     if profile.coordinator.password is not None:
         coordinator["passwordFile"] = profile.coordinator.password.path
+    tls = profile.coordinator.tls
+    if tls is not None:
+        coordinator["caFile"] = tls.ca.path
+        if tls.certificate is not None:
+            certificate, key = tls.certificate.references
+            coordinator |= {"certFile": certificate.path, "keyFile": key.path}
     store = profile.object_store
     ours: dict[str, Any] = {
         "coordinator": coordinator,
@@ -57,6 +63,7 @@ def settings(fleet: DisklessFleet) -> dict[str, Any]:
             "url": fleet.url,
             "config": store.properties,
             "secretConfig": {key: reference.path for key, reference in store.secret_properties.items()},
+            **({} if store.tls is None else {"caFile": store.tls.ca.path}),
         },
         "listener": {"name": "INTERNAL", "bind": f"0.0.0.0:{CLIENT_PORT}"},
         "metricsListen": f"0.0.0.0:{METRICS_PORT}",
@@ -113,8 +120,8 @@ def _access(fleet: DisklessFleet, access: Access) -> dict[str, Any]:
 
 
 def _registry(configured: Registry) -> dict[str, str]:
-    files = {"caFile": configured.ca, "passwordFile": configured.password, "tokenFile": configured.token}
-    given = {"url": configured.url, "username": configured.username}
+    files = {"passwordFile": configured.password, "tokenFile": configured.token}
+    given = {"url": configured.url, "username": configured.username, "caFile": configured.ca_path or ""}
     given |= {key: reference.path for key, reference in files.items() if reference is not None}
     return {key: value for key, value in given.items() if value}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from firn.model import names
-from firn.model.config import Config, DisklessProfile, Registry, SecretKey
+from firn.model.config import Authority, Config, DisklessProfile, Registry, SecretKey
 from firn_controllers.cache.addresses import CLIENT_PORT, INTERNAL_PORT, SECURE_PORT
 from firn_controllers.children import Owner
 from firn_controllers.fleet.access import is_secured, super_users
@@ -89,6 +89,12 @@ class DisklessFleet(Fleet):
     def token(self) -> SecretKey | None:
         """Secret key with the token of the internal listener; None without this listener."""
         return self.profile.token(self.name)
+
+    @property
+    def authorities(self) -> list[Authority]:
+        """CA certificates that the brokers need."""
+        registries = [each.tls.ca for each in self.registries.values() if each.tls is not None]
+        return [*self.profile.authorities, *registries]
 
     @property
     def secret_names(self) -> list[str]:

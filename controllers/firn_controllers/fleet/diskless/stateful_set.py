@@ -20,11 +20,14 @@ def build(fleet: DisklessFleet, partition: int) -> Manifest:
     """Build the StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep their template (`rollout`)."""
     resources = stateful_set.resources(fleet.profile.resources, *STORAGE)
     volumes, mounts = children.secret_volumes(fleet.secret_names)
+    trust_volumes, trust_mounts = children.trust_volumes(fleet.authorities)
     volumes += [
+        *trust_volumes,
         {"name": "config", "configMap": {"name": config_map.name(fleet)}},
         children.scratch_volume(resources),
     ]
     mounts += [
+        *trust_mounts,
         {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
         {"name": "tmp", "mountPath": "/tmp"},
     ]

@@ -7,6 +7,7 @@ import requests
 from pyiceberg import exceptions as iceberg_errors
 from sqlalchemy import exc as sql_errors
 
+from firn import trust
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, UnavailableError, is_denial
 
@@ -53,5 +54,6 @@ def translated(subject: str, error: Exception) -> FirnError | None:
     if denied:
         return AccessDeniedError(f"{subject}: access denied: {text}; check the catalog's credentials and grants")
     if isinstance(error, _UNAVAILABLE):
-        return UnavailableError(f"{subject}: {text}", reason=_UNREACHABLE)
+        advice = trust.hint(f"{error} {error.__cause__ or ''}")
+        return UnavailableError(f"{subject}: {text}{f': {advice}' if advice else ''}", reason=_UNREACHABLE)
     return None

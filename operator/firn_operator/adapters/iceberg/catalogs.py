@@ -9,7 +9,7 @@ import pydantic
 import requests
 from pyiceberg import exceptions as iceberg_errors
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import SNAPSHOT_LOADING_MODE, Endpoints, RestCatalog, TableResponse
+from pyiceberg.catalog.rest import CA_BUNDLE, SNAPSHOT_LOADING_MODE, SSL, Endpoints, RestCatalog, TableResponse
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.io import PY_IO_IMPL, FileIO
 from pyiceberg.partitioning import PartitionSpec
@@ -27,6 +27,7 @@ from sqlalchemy import insert, select, tuple_
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.orm import Session
 
+from firn import trust
 from firn.model.jobs import CatalogConnection
 from firn_operator.adapters import foreign_types, secret_files
 from firn_operator.adapters.iceberg import file_io
@@ -40,15 +41,19 @@ class _Requests(HTTPAdapter):
     """Requests with a timeout, which PyIceberg's own lack.
 
     Commits carry the ``last-column-id`` that servers older than Iceberg 1.5 require and that PyIceberg leaves out.
+    ``ca_file``: CA certificates of the server. A session would prefer those of the variable REQUESTS_CA_BUNDLE.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ca_file: str | None = None) -> None:
         super().__init__()
+        self._ca_file = ca_file
         self.committing = threading.local()
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
         if kwargs.get("timeout") is None:
             kwargs["timeout"] = _REQUEST_TIMEOUT
+        if self._ca_file is not None:
+            kwargs["verify"] = self._ca_file
         last_column_id: int | None = getattr(self.committing, "last_column_id", None)
         if last_column_id is not None and isinstance(request.body, bytes):
             body = json.loads(request.body)
@@ -64,7 +69,7 @@ class TimedRestCatalog(RestCatalog):
 
     def _create_session(self) -> requests.Session:
         session = super()._create_session()
-        self._requests = _Requests()
+        self._requests = _Requests(self.properties.get(SSL, {}).get(CA_BUNDLE))
         session.mount("http://", self._requests)
         session.mount("https://", self._requests)
         return session
@@ -152,6 +157,19 @@ def sql_url(uri: str, properties: Mapping[str, str]) -> URL:
     return url
 
 
+def _trusting(url: URL, connection: CatalogConnection) -> URL:
+    """Return the URL with the CA and the client certificate of a PostgreSQL connection."""
+    if connection.ca_path is None:
+        return url
+    files = {
+        "sslrootcert": connection.ca_path,
+        "sslcert": connection.certificate_path,
+        "sslkey": connection.certificate_key_path,
+    }
+    given = {key: path for key, path in files.items() if path is not None}
+    return url.update_query_dict({"sslmode": "verify-full", **given})
+
+
 def open_catalog(
     name: str, connection: CatalogConnection, *, snapshots: Literal["refs", "all"] = "refs", prepare: bool = True
 ) -> Catalog:
@@ -162,11 +180,17 @@ def open_catalog(
     """
     properties = secret_files.merged(connection.properties, connection.secret_properties, f"catalog {name}")
     properties = {"warehouse": connection.warehouse, PY_IO_IMPL: file_io.IMPLEMENTATION, **properties}
+    for path in (connection.ca_path, connection.store_ca_path):
+        if path is not None:
+            trust.authorities(path, f"catalog {name}")
+    if connection.store_ca_path is not None:
+        properties[trust.STORE_CA_FILE] = connection.store_ca_path
     if connection.type == "sql":
-        url = sql_url(connection.uri, properties).render_as_string(hide_password=False)
+        url = _trusting(sql_url(connection.uri, properties), connection).render_as_string(hide_password=False)
         version = {"schema_version": "v1" if prepare else "v0", "init_catalog_tables": str(prepare).lower()}
         return LeanSqlCatalog(name, **{**properties, "uri": url, **version})
-    return TimedRestCatalog(name, **{**properties, "uri": connection.uri, "snapshot-loading-mode": snapshots})
+    bundle: dict[str, Any] = {} if connection.ca_path is None else {SSL: {CA_BUNDLE: connection.ca_path}}
+    return TimedRestCatalog(name, **{**properties, **bundle, "uri": connection.uri, "snapshot-loading-mode": snapshots})
 
 
 def read_document(io: FileIO, place: str) -> dict[str, Any]:

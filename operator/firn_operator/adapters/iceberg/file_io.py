@@ -17,6 +17,9 @@ from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
+from firn.trust import STORE_CA_FILE
+from firn_operator.adapters import secret_files
+
 IMPLEMENTATION = "firn_operator.adapters.iceberg.file_io.ObjectFileIO"
 _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _AZURE_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})
@@ -64,9 +67,14 @@ def _azure_settings(properties: Mapping[str, str]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _store(scheme: str, bucket: str, properties: tuple[tuple[str, str], ...]) -> Store:
+def _store(
+    scheme: str, bucket: str, properties: tuple[tuple[str, str], ...], trust: secret_files.Signature = ()
+) -> Store:
+    """Return the client of a bucket. ``trust`` makes another client for a changed file of CA certificates."""
     remaining = dict(properties)
     options: dict[str, Any] = dict(_CLIENT_OPTIONS)
+    if trust:
+        options["root_certificate"] = secret_files.read(trust[0][0], "CA certificates of the object store")
     if scheme in _S3_SCHEMES:
         settings = s3_settings(remaining)
         options["allow_http"] = str(settings.get("endpoint", "")).startswith("http://")
@@ -97,7 +105,9 @@ class _Place:
                 (key, value) for key, value in properties.items() if key.startswith(("s3.", "client.", "adls.", "gcs."))
             )
         )
-        self.store = _store(parts.scheme, "" if self.local else parts.netloc, relevant)
+        trusted = properties.get(STORE_CA_FILE)
+        trust = () if trusted is None or self.local else secret_files.signature([trusted])
+        self.store = _store(parts.scheme, "" if self.local else parts.netloc, relevant, trust)
         self.root = "file:///" if self.local else f"{parts.scheme}://{parts.netloc}/"
 
     def location_of(self, path: str) -> str:

@@ -53,12 +53,15 @@ class Bucket:
 
     url: str
     options: Mapping[str, str] = field(repr=False)
+    authority: str | None = field(default=None, repr=False)
+    """CA certificates in PEM."""
 
 
 def bucket(reads: DirectReads) -> Bucket:
     """Return the bucket of ``reads``. Raises NotReadyError if a secret's file is missing."""
     secrets = {option: read_secret(path) for option, path in reads.secret_properties.items()}
-    return Bucket(reads.url, {**reads.properties, **secrets})
+    authority = None if reads.ca_path is None else read_secret(reads.ca_path)
+    return Bucket(reads.url, {**reads.properties, **secrets}, authority)
 
 
 def access(connection: KafkaConnection) -> Access:

@@ -72,7 +72,7 @@ class Objects:
         threads = ThreadPoolExecutor(READS, thread_name_prefix="objects")
         try:
             try:
-                store = _open(self._bucket)
+                store = open_bucket(self._bucket)
             except Exception as error:
                 self.problem = f"bucket {self._bucket.url}: {self._cause(error)}"
                 return
@@ -142,16 +142,17 @@ class Objects:
         return f"{type(error).__name__}: {str(error)[:300]}"
 
 
-def _open(bucket: Bucket) -> Any:
+def open_bucket(bucket: Bucket) -> Any:
     """Return obstore's client."""
     make: Any = from_url  # its options depend on the store that the URL names
     if bucket.url.startswith("file:"):
         return make(bucket.url)  # a directory has no requests
+    trust = {} if bucket.authority is None else {"root_certificate": bucket.authority}
     plain = any(text.startswith("http://") for text in bucket.options.values())
     return make(
         bucket.url,
         config=dict(bucket.options),
-        client_options={"timeout": READ_TIME, "allow_http": plain},
+        client_options={"timeout": READ_TIME, "allow_http": plain, **trust},
         retry_config={"max_retries": RETRIES, "retry_timeout": RETRY_TIME},
     )
 

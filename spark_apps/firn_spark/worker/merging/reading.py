@@ -11,11 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
-from firn_spark.worker.data_files import arrow_io_properties, arrow_schema, field_id
+from firn_spark.worker.data_files import TableFileIO, arrow_io_properties, arrow_schema, field_id
 from firn_spark.worker.merging.columns import (
     LAST_UPDATED,
     LINEAGE,
@@ -56,7 +55,7 @@ class Sources:
         self._names = mapped_names(plan.table.properties)
         spec = PartitionSpec.model_validate_json(plan.table.partition_spec)
         self._constants = {part.source_id for part in spec.fields if isinstance(part.transform, IdentityTransform)}
-        self._io = PyArrowFileIO(arrow_io_properties(plan.table.io))
+        self._io = TableFileIO(arrow_io_properties(plan.table.io))
         self.dictionary = {
             field.name for field in self._table if pa.types.is_string(field.type) or pa.types.is_binary(field.type)
         }
