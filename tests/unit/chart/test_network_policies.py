@@ -26,6 +26,7 @@ VALUES: dict[str, Any] = {
     "crds": {"enabled": False},
     "networkPolicy": {"enabled": True, "strict": True, "metricsFrom": MONITORING},
     "groups": {"default": {}, "large": {"executors": {"instances": 1}}},
+    "profiles": {"sealed": {"access": {"certificate": {"selfSigned": {}}}}},
     "quickStart": {
         "profile": {"namespaces": ["shop"], "metadataVersion": "4.2"},
         "diskless": {
@@ -183,6 +184,10 @@ def test_every_pod_is_isolated(direction: str) -> None:
         ("tenant", "diskless", 9092),
         ("tenant", "diskless", 9096),
         ("firn-operator", "diskless", 9096),
+        ("firn-operator", "sealed", 9096),
+        ("tenant", "sealed", 9096),
+        ("tenant", "sealed", 9097),
+        ("sealed", "sealed", 9098),
         ("run", "diskless", 9096),
         ("prometheus", "firn-operator", 9090),
         ("prometheus", "firn-signer", 9090),
@@ -200,6 +205,7 @@ def test_pods_connect_to_what_they_need(source: str, destination: str, port: int
     [
         ("classic", 9092),
         ("classic", 9093),
+        ("sealed", 9098),
         ("diskless", 9095),
         ("diskless", 9090),
         ("driver-default", 8080),
