@@ -576,6 +576,11 @@ class SelfSigned(Settings):
 
     authority_duration: Duration = "3650d"
     """Lifetime of the CA."""
+    generation: int = Field(default=1, ge=1)
+    """Number of the CA. To replace the CA, raise it by one with ``stage: Trust``."""
+    stage: Literal["Trust", "Issue", "Finish"] = "Finish"
+    """How far the signer replaces the CA. Trust: clients get the next CA beside the present one. Issue: the next CA signs certificates, and
+    clients trust both. Finish: clients trust the new CA only. Each stage waits until the stage before it is 15 minutes old."""
 
 
 class CertManager(Settings):

@@ -62,6 +62,11 @@ def certificate(pem: str) -> x509.Certificate:
         raise CorruptDataError(f"it has no readable certificate ({error})") from error
 
 
+def made(pem: str) -> datetime:
+    """Return when this process made the first certificate of a PEM text. Raises CorruptDataError."""
+    return certificate(pem).not_valid_before_utc + SKEW
+
+
 def ends(pem: str) -> datetime:
     """Return when the first certificate of a PEM text ends. Raises CorruptDataError."""
     return certificate(pem).not_valid_after_utc

@@ -4,15 +4,16 @@ Each pass reads both Secrets and writes what is missing, so a signer that ends b
 """
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from firn.model import names
 from firn.model.clock import Clock
-from firn.model.errors import ConflictError, CorruptDataError
+from firn.model.errors import ConflictError, CorruptDataError, InvalidSpecError
 from firn_controllers.ports import CertificateSecret, CertificateSecrets
 from firn_controllers.trust import renewal
-from firn_controllers.trust.renewal import Issued, Terms
+from firn_controllers.trust.renewal import Issued, Rollover, Terms
 from firn_operator.signer import certificates
 from firn_operator.signer.certificates import Pair
 
@@ -27,6 +28,40 @@ class Kept:
     authority: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Authorities:
+    """The Secret with the CAs of a profile."""
+
+    current: Pair
+    """The CA that signs certificates."""
+    generation: int
+    upcoming: Pair | None
+    """The next CA during a rollover."""
+    previous: str
+    """Certificate of the CA before, which clients still trust; empty if there is none."""
+
+    @property
+    def trusted(self) -> str:
+        """The certificates of all CAs that clients trust, as PEM, in an order that the step Promote does not change."""
+        upcoming = self.upcoming.certificate if self.upcoming else ""
+        found = {text.strip() for text in (self.current.certificate, upcoming, self.previous)} - {""}
+        return "".join(f"{text}\n" for text in sorted(found))
+
+    @classmethod
+    def read(cls, data: Mapping[str, str]) -> "Authorities":
+        """Return the CAs in a Secret. Raises CorruptDataError."""
+        pairs = [Pair(data.get(f"{name}.crt", ""), data.get(f"{name}.key", "")) for name in ("ca", "next")]
+        found = [pair for pair in pairs[1:] if pair.certificate or pair.key]
+        if not all(certificates.fits(pair) for pair in (pairs[0], *found)):
+            raise CorruptDataError("a key does not belong to its certificate")
+        previous, generation = data.get("previous.crt", ""), data.get("generation", "1")
+        if previous:
+            certificates.ends(previous)
+        if not generation.isdigit():
+            raise CorruptDataError("its generation is no number")
+        return cls(pairs[0], int(generation), found[0] if found else None, previous)
+
+
 class Keeper:
     """The Secrets of profiles with ``selfSigned``."""
 
@@ -35,43 +70,88 @@ class Keeper:
         self._clock = clock
 
     async def keep(self, profile: str, terms: Terms) -> Kept:
-        """Create or renew what is due. Raises ConflictError, CorruptDataError, UnavailableError and AccessDeniedError."""
-        authority = await self._authority(profile, terms)
-        name = names.brokers_certificate(profile)
-        now, live = self._clock.now(), await self._read(name)
-        authority_ends = certificates.ends(authority.certificate)
-        reason = renewal.reason_to_issue(_issued(live, authority), terms, authority_ends, now)
-        if live is not None and reason is None and live.data.get("ca.crt") == authority.certificate:
-            return Kept(certificates.ends(live.data["tls.crt"]), authority_ends)
-        data = {"ca.crt": authority.certificate}
+        """Create or renew what is due, and make at most one step of a rollover.
+
+        Raises ConflictError, CorruptDataError, InvalidSpecError, UnavailableError and AccessDeniedError.
+        """
+        name, now = names.brokers_certificate(profile), self._clock.now()
+        live = await self._read(name)
+        found, refused = await self._authorities(profile, terms), None
+        try:
+            authorities = await self._stepped(profile, terms, found, live)
+        except InvalidSpecError as error:
+            authorities, refused = found[0], error  # certificates are renewed anyway
+        current = authorities.current
+        authority_ends = certificates.ends(current.certificate)
+        reason = renewal.reason_to_issue(_issued(live, current), terms, authority_ends, now)
+        data: dict[str, str] = {}
+        if live is None or live.data.get("ca.crt") != authorities.trusted:
+            data = {"ca.crt": authorities.trusted, "ca.since": now.isoformat()}
         if reason is not None:
-            made = certificates.issue(authority, names.fleet(profile), terms.hosts, now, terms.lifetime)
+            made = certificates.issue(current, names.fleet(profile), terms.hosts, now, terms.lifetime)
             data |= {"tls.crt": made.certificate, "tls.key": made.key}
             log.info("profile %s: the signer issues a certificate for the brokers, because %s", profile, reason)
-        await self._write(name, profile, data, live)
-        end = certificates.ends(data.get("tls.crt") or (live.data["tls.crt"] if live is not None else ""))
-        return Kept(end, authority_ends)
+        if data:
+            await self._write(name, profile, data, live)
+        if refused is not None:
+            raise refused
+        text = data.get("tls.crt") or (live.data["tls.crt"] if live is not None else "")
+        return Kept(certificates.ends(text), authority_ends)
 
-    async def _authority(self, profile: str, terms: Terms) -> Pair:
-        """Return the CA of a profile, and create it if there is none or it has ended."""
-        name = names.authority(profile)
-        now, live = self._clock.now(), await self._read(name)
-        authority = None if live is None else Pair(live.data.get("ca.crt", ""), live.data.get("ca.key", ""))
+    async def _authorities(self, profile: str, terms: Terms) -> tuple[Authorities, CertificateSecret | None]:
+        """Return the CAs of a profile and their Secret. Create a CA if there is none or it has ended; the Secret is then None."""
+        name, now = names.authority(profile), self._clock.now()
+        live = await self._read(name)
         try:
-            if authority is not None and not certificates.fits(authority):
-                raise CorruptDataError("its key does not belong to its certificate")
-            ends = None if authority is None else certificates.ends(authority.certificate)
+            found = None if live is None else Authorities.read(live.data)
+            ends = None if found is None else certificates.ends(found.current.certificate)
         except CorruptDataError as error:
             raise CorruptDataError(
                 f"Secret {name}: {error}; restore it from a backup. If you delete it, the signer creates another CA, and each client needs it"
             ) from error
         reason = renewal.reason_to_create(ends, now)
-        if authority is not None and reason is None:
-            return authority
+        if found is not None and reason is None:
+            return found, live
         made = certificates.new_authority(f"firn {profile}", now, terms.authority_lifetime)
         log.warning("profile %s: the signer creates a CA, because %s; clients need its certificate", profile, reason)
-        await self._write(name, profile, {"ca.crt": made.certificate, "ca.key": made.key}, live)
-        return made
+        data = {"ca.crt": made.certificate, "ca.key": made.key, "generation": str(terms.generation)}
+        gone = dict.fromkeys(("next.crt", "next.key", "previous.crt")) if live is not None else {}
+        await self._write(name, profile, {**data, **gone}, live)
+        return Authorities(made, terms.generation, None, ""), None
+
+    async def _stepped(
+        self,
+        profile: str,
+        terms: Terms,
+        found: tuple[Authorities, CertificateSecret | None],
+        leaf: CertificateSecret | None,
+    ) -> Authorities:
+        """Make the step of a rollover that is due, and return the CAs after it. Raises InvalidSpecError."""
+        authorities, live = found
+        if live is None:
+            return authorities
+        now = self._clock.now()
+        step = renewal.next_step(_rollover(authorities, leaf, now), terms)
+        change: dict[str, str | None] = {}
+        current, upcoming = authorities.current, authorities.upcoming
+        if step == "Prepare":
+            upcoming = certificates.new_authority(f"firn {profile}", now, terms.authority_lifetime)
+            change = {"next.crt": upcoming.certificate, "next.key": upcoming.key}
+            authorities = replace(authorities, upcoming=upcoming)
+        elif step == "Abandon":
+            change = {"next.crt": None, "next.key": None}
+            authorities = replace(authorities, upcoming=None)
+        elif step == "Promote" and upcoming is not None:
+            change = {"ca.crt": upcoming.certificate, "ca.key": upcoming.key, "generation": str(terms.generation)}
+            change |= {"next.crt": None, "next.key": None, "previous.crt": current.certificate}
+            authorities = Authorities(upcoming, terms.generation, None, current.certificate)
+        elif step == "Drop":
+            change = {"previous.crt": None}
+            authorities = replace(authorities, previous="")
+        if change:
+            log.info("profile %s: the signer replaces the CA, step %s", profile, step)
+            await self._secrets.update(names.authority(profile), change, live.version)
+        return authorities
 
     async def _read(self, name: str) -> CertificateSecret | None:
         live = await self._secrets.read(name)
@@ -81,11 +161,28 @@ class Keeper:
             )
         return live
 
-    async def _write(self, name: str, profile: str, data: dict[str, str], live: CertificateSecret | None) -> None:
+    async def _write(
+        self, name: str, profile: str, data: Mapping[str, str | None], live: CertificateSecret | None
+    ) -> None:
         if live is None:
-            await self._secrets.create(name, profile, data)
+            await self._secrets.create(name, profile, {key: text for key, text in data.items() if text is not None})
         else:
             await self._secrets.update(name, data, live.version)
+
+
+def _rollover(authorities: Authorities, leaf: CertificateSecret | None, now: datetime) -> Rollover:
+    """Return how far a rollover is, from what clients and brokers have in their Secret."""
+    data = {} if leaf is None else leaf.data
+    trusted = used = None
+    try:
+        if data.get("ca.crt") == authorities.trusted and "ca.since" in data:
+            trusted = now - datetime.fromisoformat(data["ca.since"])
+        if certificates.signed_by(data.get("tls.crt", ""), authorities.current.certificate):
+            used = now - certificates.made(data["tls.crt"])
+    except (CorruptDataError, ValueError, TypeError):
+        pass  # the damaged value is replaced, and its age begins again
+    upcoming, previous = authorities.upcoming is not None, bool(authorities.previous)
+    return Rollover(authorities.generation, upcoming, previous, trusted, used)
 
 
 def _issued(live: CertificateSecret | None, authority: Pair) -> Issued | None:

@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,8 @@ def config(certificate: dict[str, Any], **profile: Any) -> Config:
 async def test_the_first_pass_makes_a_ca_and_a_certificate_and_the_second_nothing(stage: Stage) -> None:
     await stage.keep()
     made = {name: stage.data(name) for name in (CA, LEAF)}
-    assert made[CA].keys() == {"ca.crt", "ca.key"}
-    assert made[LEAF].keys() == {"ca.crt", "tls.crt", "tls.key"}
+    assert made[CA].keys() == {"ca.crt", "ca.key", "generation"}
+    assert made[LEAF].keys() == {"ca.crt", "ca.since", "tls.crt", "tls.key"}
     assert made[LEAF]["ca.crt"] == made[CA]["ca.crt"]
     assert "ca.key" not in made[LEAF], "brokers do not get the key of the CA"
     await stage.keep()
@@ -256,6 +257,127 @@ async def test_a_certificate_ends_with_its_ca_and_is_not_issued_again_and_again(
     stage.after(2 * DAY)
     await stage.keep(terms)
     assert stage.data(CA)["ca.crt"] != authority["ca.crt"], "after the end of the CA, no client can connect anyway"
+
+
+MINUTE = timedelta(minutes=1)
+SECOND = {stage: replace(TERMS, generation=2, stage=stage) for stage in ("Trust", "Issue", "Finish")}
+
+
+def authorities(bundle: str) -> list[str]:
+    """Return the certificates of a bundle."""
+    end = "-----END CERTIFICATE-----\n"
+    return [part + end for part in bundle.split(end) if part]
+
+
+def verifies(bundle: str, leaf: str) -> bool:
+    """Return whether a client with these CAs accepts the certificate."""
+    return any(certificates.signed_by(leaf, authority) for authority in authorities(bundle))
+
+
+async def test_a_ca_is_replaced_in_three_stages(stage: Stage) -> None:
+    await stage.keep()
+    first = stage.data()
+    await stage.keep(SECOND["Trust"])
+    trusted = stage.data()
+    assert len(authorities(trusted["ca.crt"])) == 2
+    assert (verifies(trusted["ca.crt"], first["tls.crt"]), trusted["tls.crt"]) == (True, first["tls.crt"])
+    stage.after(DAY)
+    await stage.keep(SECOND["Trust"])
+    assert stage.data() == trusted, "the stage waits for the administrator"
+    await stage.keep(SECOND["Issue"])
+    issued = stage.data()
+    assert issued["ca.crt"] == trusted["ca.crt"], "drivers do not restart at this step"
+    assert not verifies(first["ca.crt"], issued["tls.crt"])
+    stage.after(DAY)
+    await stage.keep(SECOND["Issue"])
+    assert stage.data() == issued
+    await stage.keep(SECOND["Finish"])
+    finished = stage.data()
+    assert (len(authorities(finished["ca.crt"])), finished["tls.crt"]) == (1, issued["tls.crt"])
+    assert not verifies(finished["ca.crt"], first["tls.crt"])
+    assert stage.data(CA).keys() == {"ca.crt", "ca.key", "generation"}
+    assert stage.data(CA)["generation"] == "2"
+    stage.after(DAY)
+    await stage.keep(SECOND["Finish"])
+    assert stage.data() == finished
+
+
+async def test_stages_that_follow_at_once_wait_for_the_age_of_the_stage_before(stage: Stage) -> None:
+    await stage.keep()
+    seen = []
+    for _ in range(40):
+        stage.after(MINUTE)
+        await stage.keep(SECOND["Finish"])
+        state = stage.data(CA)
+        seen.append("next" if "next.crt" in state else "both" if "previous.crt" in state else "done")
+    assert (seen.count("next"), seen.count("both")) == (15, 15)
+    assert seen == sorted(seen, key=["next", "both", "done"].index)
+
+
+async def test_a_stage_is_as_old_as_what_clients_have_and_not_as_the_ca(stage: Stage) -> None:
+    await stage.keep()
+    stage.secrets.lost_after = stage.secrets.writes + 1
+    with suppress(FirnError):
+        await stage.keep(SECOND["Finish"])
+    stage.secrets.lost_after = None
+    assert "next.crt" in stage.data(CA)
+    stage.after(DAY)
+    await stage.keep(SECOND["Finish"])
+    assert len(authorities(stage.data()["ca.crt"])) == 2
+    stage.after(MINUTE)
+    await stage.keep(SECOND["Finish"])
+    assert "next.crt" in stage.data(CA), "clients have had the next CA for a minute only"
+
+
+async def test_a_rollover_can_be_abandoned_before_its_ca_signs(stage: Stage) -> None:
+    await stage.keep()
+    first = stage.data()
+    await stage.keep(SECOND["Trust"])
+    await stage.keep()
+    assert {**stage.data(), "ca.since": ""} == {**first, "ca.since": ""}
+    assert "next.key" not in stage.data(CA)
+
+
+@pytest.mark.parametrize("generation", [1, 3, 4])
+async def test_a_generation_that_cannot_follow_is_refused_and_certificates_are_renewed_anyway(
+    stage: Stage, generation: int
+) -> None:
+    await stage.keep(replace(TERMS, generation=2))
+    await stage.keep(replace(TERMS, generation=3, stage="Trust"))
+    stage.after(DAY)
+    await stage.keep(replace(TERMS, generation=3, stage="Issue"))
+    wrong = replace(TERMS, generation=generation, stage="Issue")
+    before = stage.data()
+    stage.after(70 * DAY)
+    if generation == 3:
+        await stage.keep(wrong)
+    else:
+        with pytest.raises(InvalidSpecError, match=f"generation is {generation}, and the CA has generation 3; set 3"):
+            await stage.keep(wrong)
+    assert stage.data()["tls.crt"] != before["tls.crt"]
+    assert stage.data()["ca.crt"] == before["ca.crt"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_clients_and_brokers_with_old_files_understand_each_other_in_every_rollover(seed: int) -> None:
+    """The signer ends between any two writes. Pods see each file up to five minutes late, each at its own time."""
+    chance, stage = random.Random(seed), Stage()
+    await stage.keep()
+    history, generation = [stage.data()], 1
+    for _ in range(150):
+        rolling = "next.crt" in stage.data(CA) or "previous.crt" in stage.data(CA)
+        if not rolling and stage.data(CA)["generation"] == str(generation):
+            generation += 1
+        terms = replace(TERMS, generation=generation, stage="Finish")
+        stage.after(MINUTE)
+        stage.secrets.lost_after = stage.secrets.writes + chance.randint(0, 1) if chance.random() < 0.5 else None
+        with suppress(FirnError):
+            await Keeper(stage.secrets, stage.clock).keep(PROFILE, terms)
+        history = [*history[-4:], stage.data()]
+        for other in history:
+            assert verifies(history[-1]["ca.crt"], other["tls.crt"])
+            assert verifies(other["ca.crt"], history[-1]["tls.crt"])
+    assert generation > 4, "the story has several rollovers"
 
 
 def test_the_certificate_names_everything_that_brokers_advertise() -> None:
