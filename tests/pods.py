@@ -5,12 +5,12 @@ from typing import Any
 import yaml
 
 from firn.model import names
-from firn.model.config import Config
+from firn.model.config import Config, KafkaProfile
 from firn.model.jobs import GroupSettings, TableTarget
 from firn_controllers.cache.policies import policy_entry
 from firn_controllers.children import Owner
 from firn_controllers.fleet import builders, kinds
-from firn_controllers.fleet.kafka import metadata_version
+from firn_controllers.fleet.kafka import metadata_version, token_keys
 from firn_controllers.fleet.kafka.layout import KafkaFleet
 from firn_controllers.iceberg_topic import plan
 from firn_controllers.ingestion_group import service, settings
@@ -75,7 +75,18 @@ def children_of_fleets(config: Config) -> list[Manifest]:
     fleet = kinds.managed_fleet(config, "classic", OWNER, None)
     assert isinstance(fleet, KafkaFleet)
     waves = kinds.managed_fleet(config, "waves", OWNER, None)
+    access = {"certificate": {"secret": "sealed-tls"}, "issuer": "https://cluster"}
+    profile = KafkaProfile.model_validate({"access": access, "resources": {"limits": {"memory": "2Gi"}}})
+    with_sealed = config.model_copy(update={"profiles": {**config.profiles, "sealed": profile}})
+    sealed = kinds.managed_fleet(with_sealed, "sealed", OWNER, None)
+    assert isinstance(sealed, KafkaFleet)
     return [
+        kinds.config_map(sealed),
+        token_keys.build(sealed, "{}"),
+        builders.headless_service(sealed),
+        builders.bootstrap_service(sealed),
+        kinds.stateful_set(sealed, 3),
+        metadata_version.build(sealed, "4.2"),
         kinds.config_map(fleet),
         builders.headless_service(fleet),
         builders.bootstrap_service(fleet),
