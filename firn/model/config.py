@@ -978,8 +978,8 @@ class IngestionGroup(Settings):
     cpu: str = "500m"
     """CPU request of the driver pod, such as ``500m``."""
     ephemeral_storage: Size = "20Gi"
-    """Limit for the disk space of the driver and of each executor on their nodes: files in ``/tmp``, such as those that Spark
-    spills, and logs. Kubernetes evicts a pod that uses more."""
+    """Limit for the disk space of the driver and of each executor: files in ``/tmp``, to which Spark spills, and logs. Kubernetes
+    evicts a pod that uses more."""
     ephemeral_storage_request: Size = "512Mi"
     """Disk space that a node must have for each of these pods."""
     executors: Executors | None = None
@@ -1016,8 +1016,8 @@ class RunSize(Settings):
     cpu: str = "500m"
     """CPU request of the driver pod, such as ``500m``."""
     ephemeral_storage: Size = "100Gi"
-    """Limit for the disk space of the driver and of each executor on their nodes: files in ``/tmp``, such as those that Spark
-    spills, and logs. Kubernetes evicts a pod that uses more."""
+    """Limit for the disk space of the driver and of each executor: files in ``/tmp``, to which Spark spills, and logs. Kubernetes
+    evicts a pod that uses more."""
     ephemeral_storage_request: Size = "1Gi"
     """Disk space that a node must have for each of these pods."""
     executors: Executors | None = None
