@@ -24,6 +24,15 @@ VALUES = {
             },
         }
     },
+    "catalogs": {
+        "private": {
+            "type": "rest",
+            "uri": "https://catalog",
+            "warehouse": "w",
+            "tls": {"ca": {"secret": "catalog-tls"}},
+            "objectStore": {"tls": {"ca": {"configMap": "store-ca"}}},
+        }
+    },
     "maintenance": {"sizes": {"large": {"executors": {"instances": 2}}}, "image": {"image": "firn-spark:canary"}},
 }
 RBAC = "rbac.authorization.k8s.io/v1"

@@ -68,6 +68,8 @@ def create(api: ApiServer, pod: Manifest, user: str = SPARK) -> None:
 
 
 def test_the_executors_of_a_group_are_accepted(policy: ApiServer, pod: Manifest) -> None:
+    kinds = [next(iter(volume.keys() - {"name"})) for volume in pod["spec"]["volumes"]]
+    assert sorted(kinds) == ["configMap", "emptyDir", "secret"], "the CA certificates of a catalog and of its store"
     create(policy, pod)
 
 
@@ -124,15 +126,23 @@ DEVIATIONS: dict[str, tuple[Callable[[Manifest], object], str]] = {
     "the image of runs": (_container(image="firn-spark:canary"), "may run only registry.example.com"),
     "another container": (_second("containers"), "one container"),
     "an init container": (_second("initContainers"), "no init containers"),
-    "a Secret": (_volume(secret={"secretName": "firn-postgres"}), "emptyDir only"),
-    "a directory of the node": (_volume(hostPath={"path": "/"}), "emptyDir only"),
-    "a token": (_volume(projected={"sources": [TOKEN]}), "emptyDir only"),
-    "a projected Secret": (_volume(projected={"sources": [{"secret": {"name": "firn-s3"}}]}), "emptyDir only"),
+    "a Secret": (_volume(secret={"secretName": "firn-postgres"}), "emptyDir and configMap only"),
+    "all keys of a Secret with CA certificates": (_volume(secret={"secretName": "catalog-tls"}), "CA certificates"),
+    "the key of a certificate": (
+        _volume(secret={"secretName": "catalog-tls", "items": [{"key": "tls.key", "path": "tls.key"}]}),
+        "CA certificates",
+    ),
+    "a directory of the node": (_volume(hostPath={"path": "/"}), "emptyDir and configMap only"),
+    "a token": (_volume(projected={"sources": [TOKEN]}), "emptyDir and configMap only"),
+    "a projected Secret": (
+        _volume(projected={"sources": [{"secret": {"name": "firn-s3"}}]}),
+        "emptyDir and configMap only",
+    ),
     "a volume of a broker": (
         _volume(persistentVolumeClaim={"claimName": "data-firn-broker-classic-0"}),
-        "emptyDir only",
+        "emptyDir and configMap only",
     ),
-    "a driver of volumes": (_volume(csi={"driver": "secrets-store.csi.k8s.io"}), "emptyDir only"),
+    "a driver of volumes": (_volume(csi={"driver": "secrets-store.csi.k8s.io"}), "emptyDir and configMap only"),
     "a Secret in a variable": (_container(env=[SECRET]), "may not read Secrets"),
     "a Secret as variables": (_container(envFrom=[{"secretRef": {"name": "firn-s3"}}]), "may not read Secrets"),
     "the token of its account": (_spec(automountServiceAccountToken=True), "no token"),
