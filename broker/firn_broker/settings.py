@@ -252,14 +252,19 @@ class AuthorizationSettings(Settings):
     super_users: tuple[Annotated[str, Field(pattern=r"^User:.")], ...] = ()
     """With ``Acl``: principals that may do everything, such as ``User:admin`` (``super.users``). Without one, no client can
     create the first ACL."""
+    operators: tuple[Annotated[str, Field(pattern=r"^User:.")], ...] = ()
+    """With ``Acl``: principals that manage the cluster without its records. They may do everything except read and write topics, and
+    use consumer groups as members, unless ACLs allow that."""
     max_acls: int = Field(default=1_000_000, ge=0)
     """Largest number of ACLs of the cluster. The broker creates no more (POLICY_VIOLATION). Each takes some 120 bytes of
     memory in every broker."""
 
     @model_validator(mode="after")
     def _in_effect(self) -> Self:
-        if "type" not in self.model_fields_set and {"default", "super_users"} & self.model_fields_set:
-            raise ValueError("default and superUsers have an effect only with type: Acl; set it, or remove them")
+        if "type" not in self.model_fields_set and {"default", "operators", "super_users"} & self.model_fields_set:
+            raise ValueError(
+                "default, operators and superUsers have an effect only with type: Acl; set it, or remove them"
+            )
         return self
 
 

@@ -583,6 +583,8 @@ class Ports:
     """None if the configuration has no TopicUsers."""
     certificates: BrokerCertificates | None = None
     """None if no profile has certificates of cert-manager."""
+    rights: Access | None = None
+    """The principals of drivers and maintenance runs; None if no profile has ``access``."""
 
 
 class RunMeter(Protocol):

@@ -28,6 +28,7 @@ from firn_controllers.queue import Key, Lane, Outcome, ReconcileMeter, WorkQueue
 from firn_controllers.reconcilers.audits import AuditReconciler
 from firn_controllers.reconcilers.catalog import CatalogReconciler
 from firn_controllers.reconcilers.context import Context
+from firn_controllers.reconcilers.driver_rights import DriverRights
 from firn_controllers.reconcilers.fleet import FleetReconciler
 from firn_controllers.reconcilers.ingestion_group import GroupReconciler
 from firn_controllers.reconcilers.orphans import OrphanReconciler
@@ -87,6 +88,7 @@ class Controllers:
             users=self.user_events.users,
             grants=self.user_events.grants,
             board=self.board,
+            rights=DriverRights(config, ports, self.board, self.topics),
             wake_topic=self._wake,
             topic_written=self.topic_written,
             topic_applied=self.topic_seen,

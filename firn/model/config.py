@@ -661,7 +661,7 @@ class Access(Settings):
     subject. With ``RULE:^CN=([^,]+).*$/$1/``, it is the common name, as TopicUsers with a certificate need it. The CA must then issue
     no certificate with the name of another user."""
     super_users: list[Annotated[str, Field(pattern="^User:.")]] = []
-    """Principals that may do everything, such as ``User:admin``, in addition to the operator, the drivers and maintenance runs."""
+    """Principals that may do everything, such as ``User:admin``. With Apache Kafka, the operator and the brokers may do so, too."""
     plaintext: Literal["Keep", "Close"] = "Close"
     """Keep: port 9092 stays open without encryption, and its clients may do everything, while they move to port 9096. Close: only ports with
     TLS and authentication are open, and the external listener has both."""
@@ -773,7 +773,7 @@ class DisklessProfile(Profile):
     @model_validator(mode="after")
     def _rights(self) -> Self:
         rights = self.config.get("authorization") or {}
-        refused = [f"authorization.{key}" for key in ("default", "superUsers", "type") if key in rights]
+        refused = [f"authorization.{key}" for key in ("default", "operators", "superUsers", "type") if key in rights]
         refused += ["oauth"] if "oauth" in self.config else []
         if self.access is not None and refused:
             raise ValueError(f"config: with access, the operator sets {', '.join(refused)}; use the keys of access")
@@ -995,8 +995,9 @@ class IngestionGroup(Settings):
     """Scheduling of the pods."""
     environment: PlainProperties = {}
     """Environment variables of the driver."""
-    service_account: str = "firn-ingest"
-    """ServiceAccount of the pods."""
+    service_account: str | None = None
+    """ServiceAccount of the pods. Default: ``firn-ingest`` for ``defaultGroup``, and ``firn-ingest-NAME`` for each other group, with the
+    annotations of ``serviceAccounts.ingest``. The account is the identity of the drivers at brokers with ``access``."""
 
     @model_validator(mode="after")
     def _request_fits(self) -> Self:
@@ -1143,6 +1144,11 @@ class Config(Settings):
                     f"{key}: {name!r} is not in the configuration; choose from {sorted(configured)}, or add it"
                 )
         return self
+
+    def ingest_account(self, group: str) -> str:
+        """Return the name of the ServiceAccount of a group's pods."""
+        default = "firn-ingest" if group == self.default_group else names.ingestion(group)
+        return self.groups[group].service_account or default
 
     def watches(self, namespace: str) -> bool:
         """Return whether the operator manages the resources of a namespace."""

@@ -64,6 +64,36 @@ left = producer.flush(90)
 print(json.dumps({"left": left, "failed": failed[:3]}))
 """
 )
+DESCRIBE = (
+    SETTINGS
+    + """
+from confluent_kafka.admin import AclBindingFilter
+own = AclBindingFilter(
+    ResourceType.ANY, None, ResourcePatternType.ANY, f"User:{user}", None, AclOperation.ANY, AclPermissionType.ANY
+)
+found = AdminClient(by_token).describe_acls(own).result(60)
+print(json.dumps(sorted([each.restype.name, each.name, each.operation.name] for each in found)))
+"""
+)
+CONSUME = """
+import json, sys, time
+from pathlib import Path
+from confluent_kafka import Consumer, TopicPartition
+token = sys.stdin.read()
+consumer = Consumer({
+    "bootstrap.servers": sys.argv[1], "security.protocol": "SASL_SSL", "ssl.ca.location": "/access/ca.crt", "group.id": "none",
+    "sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: (token, time.time() + 600), "auto.offset.reset": "earliest",
+})
+answers = {}
+for topic in sys.argv[2:]:
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    answers[topic], until = "nothing", time.time() + 30
+    while answers[topic] == "nothing" and time.time() < until:
+        message = consumer.poll(1)
+        if message is not None and (message.error() is None or message.error().name() != "GROUP_AUTHORIZATION_FAILED"):
+            answers[topic] = "record" if message.error() is None else message.error().name()
+print(json.dumps(answers))
+"""
 KNOCK = """
 import socket, ssl, sys
 def answers(port, context=None):
@@ -161,6 +191,21 @@ def user(namespace: str, topic: str) -> dict[str, str]:
     return settings
 
 
+def check_own_rights(pod: str, topic: str) -> None:
+    """Check that the driver has only rights to read topics, and that the operator may not read them."""
+    driver, operator = (names.service_account(SYSTEM, name) for name in ("firn-ingest", "firn-operator"))
+    rules = json.loads(run(pod, DESCRIBE, SECURE, topic, driver, ""))
+    assert ["TOPIC", topic, "READ"] in rules
+    assert {(kind, operation) for kind, _, operation in rules} == {("TOPIC", "READ")}
+    assert json.loads(run(pod, DESCRIBE, SECURE, topic, operator, "")) == []
+    for account, expected in (("firn-ingest", "record"), ("firn-operator", "TOPIC_AUTHORIZATION_FAILED")):
+        token = kubectl(
+            "-n", SYSTEM, "create", "token", account, f"--audience={names.TOKEN_AUDIENCE}", "--duration=10m"
+        ).strip()
+        answers = json.loads(run(pod, CONSUME, SECURE, topic, stdin=token))
+        assert answers == {topic: expected}, account
+
+
 def driver_connection() -> dict[str, Any]:
     """Return the connection to the brokers in the settings of the driver."""
     settings = quickstart.get("configmap", "firn-ingest-default")
@@ -198,6 +243,8 @@ def test_clients_move_to_a_listener_with_tls_and_authentication(namespace: str, 
     produce(topic, numbered(300, 100), **user(namespace, "moving"))
     await_rows(table, 400, timeout=PATIENCE)
     kubectl("-n", namespace, "delete", "topicuser", "checkout", "--timeout=120s")
+
+    check_own_rights(pod, name)
 
     refused = json.loads(run(pod, PRODUCE, SECURE, name, mover, "another password", stdin=lines))
     assert refused["failed"], refused

@@ -1,6 +1,6 @@
 """Decisions about what clients may do, from the ACLs of the cluster.
 
-- A super user may do everything.
+- A super user may do everything. An operator may do everything except use records, whatever the ACLs deny.
 - An ACL that denies wins over all that allow. It denies only the operation that it names.
 - To read, write, delete or alter a resource includes to describe it; to alter configs includes to describe them.
 - If no ACL allows or denies the operation, it is denied. Only with ``default: Allow`` a resource that no ACL matches is
@@ -60,6 +60,13 @@ SUPPORTED = {
     ),
 }  # fmt: skip
 """The operations that exist for a type of resource, as bits (``AclEntry.supportedOperations``)."""
+
+
+_OF_OPERATORS = {
+    ResourceType.TOPIC: _EVERY & ~_bits(Operation.READ, Operation.WRITE),
+    ResourceType.GROUP: _EVERY & ~_bits(Operation.READ),
+}
+"""The operations of operators, as bits. They have all operations on other types of resources."""
 
 
 class Directory(Protocol):
@@ -166,6 +173,7 @@ class Authorizer:
         self._directory = directory
         self._audit = audit
         self._super_users = frozenset(settings.super_users)
+        self._operators = frozenset(settings.operators)
         self._by_default = settings.default == "Allow"
         self._version = directory.version
         self._compiled: dict[str, _Compiled] = {}
@@ -282,6 +290,7 @@ class Authorizer:
     def _decide(self, caller: Caller, type: ResourceType, name: str) -> int:
         if caller.principal in self._super_users:
             return _EVERY
+        granted = _OF_OPERATORS.get(type, _EVERY) if caller.principal in self._operators else 0
         allowed = denied = 0
         for patterns in self._patterns(caller):
             for hosts in patterns.matching(type, name):
@@ -290,7 +299,7 @@ class Authorizer:
                 denied |= more_denied
         if self._by_default and not self._mentioned(type, name):
             return _EVERY
-        return allowed & ~denied
+        return granted | (allowed & ~denied)
 
     def _decide_any(self, caller: Caller, operation: Operation, type: ResourceType) -> bool:
         allowed: list[tuple[bool, str]] = []

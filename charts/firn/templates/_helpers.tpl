@@ -287,9 +287,10 @@ logLevel: {{ .Values.operator.logLevel }}
 {{/* Service accounts of the ingestion groups; with executors: only of those that have executors. Argument: dict "root" $ "executors" BOOL. JSON: {names: [...]} */}}
 {{- define "firn.ingestAccounts" -}}
 {{- $names := list -}}
-{{- range $group := .root.Values.groups -}}
+{{- range $name, $group := .root.Values.groups -}}
   {{- if or (not $.executors) $group.executors -}}
-    {{- $names = append $names ($group.serviceAccount | default "firn-ingest") -}}
+    {{- $default := eq $name $.root.Values.defaultGroup | ternary "firn-ingest" (printf "firn-ingest-%s" $name) -}}
+    {{- $names = append $names ($group.serviceAccount | default $default) -}}
   {{- end -}}
 {{- end -}}
 {{ dict "names" ($names | uniq | sortAlpha) | toJson }}

@@ -1,11 +1,12 @@
 """Cache of the job contracts in force, as far as this process has read or written them: what each ingestion group needs for them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from firn.model.jobs import IngestJob
+from firn_controllers.ports import AclRule
 
 Section = Literal["profiles", "catalogs", "registries", "salts"]
 Need = tuple[Section, str]
@@ -17,6 +18,13 @@ class _Contract:
     group: str
     namespace: str
     needs: frozenset[Need]
+    profile: str
+    rules: frozenset[AclRule]
+
+    @property
+    def access(self) -> tuple[str, str, frozenset[AclRule]]:
+        """Group, profile and rights that the driver needs."""
+        return self.group, self.profile, self.rules
 
 
 class ContractCache:
@@ -27,17 +35,45 @@ class ContractCache:
         """Uid of a topic -> its contract; None if it has none."""
         self._needs: defaultdict[str, Counter[tuple[str, Need]]] = defaultdict(Counter)
         """Group -> number of contracts by namespace of the topic and need."""
+        self._leaving: dict[tuple[str, str], tuple[_Contract, float]] = {}
+        """Uid and group -> an earlier contract that the driver may still follow, and the monotonic time of its end."""
 
-    def put(self, uid: str, job: IngestJob | None) -> None:
-        """Store the contract of a topic, or that it has none."""
+    def put(self, uid: str, job: IngestJob | None, now: float) -> None:
+        """Store the contract of a topic, or that it has none. ``now`` is in monotonic seconds."""
+        before = self._contracts.get(uid)
         self._drop(uid)
-        contract = _Contract(job.group, job.namespace, needs_of(job)) if job is not None else None
-        self._contracts[uid] = contract
-        if contract is not None:
+        contract = None
+        if job is not None:
+            contract = _Contract(job.group, job.namespace, needs_of(job), job.profile, rules_of(job))
             self._needs[contract.group].update((contract.namespace, need) for need in contract.needs)
+        self._contracts[uid] = contract
+        if before is not None and (contract is None or contract.access != before.access):
+            self._leaving[uid, before.group] = (before, now)
+
+    def has(self, uid: str, group: str) -> bool:
+        """Return whether the topic has a contract in this group."""
+        contract = self._contracts.get(uid)
+        return contract is not None and contract.group == group
+
+    def leaving(self, group: str) -> Mapping[str, float]:
+        """Return the topics whose contract the driver of ``group`` may still follow, with the monotonic time of its end."""
+        return {uid: since for (uid, named), (_, since) in self._leaving.items() if named == group}
+
+    def leave(self, uid: str, group: str) -> None:
+        """Note that the driver of ``group`` no longer follows an earlier contract of the topic."""
+        self._leaving.pop((uid, group), None)
+
+    def rules(self, profile: str) -> Mapping[str, frozenset[AclRule]]:
+        """Return the rights on the brokers of a profile that the driver of each group needs."""
+        found: defaultdict[str, set[AclRule]] = defaultdict(set)
+        present = [contract for contract in self._contracts.values() if contract is not None]
+        for contract in (*present, *(contract for contract, _ in self._leaving.values())):
+            if contract.profile == profile:
+                found[contract.group] |= contract.rules
+        return {group: frozenset(rules) for group, rules in found.items()}
 
     def forget(self, uid: str) -> None:
-        """Forget a topic that was deleted."""
+        """Forget a topic that was deleted, and whose contract was removed."""
         self._drop(uid)
         self._contracts.pop(uid, None)
 
@@ -66,3 +102,18 @@ def needs_of(job: IngestJob) -> frozenset[Need]:
     needs |= {("registries", name) for name in job.registries}
     needs |= {("salts", name) for name in job.record_schema.salts}
     return frozenset(needs)
+
+
+def rules_of(job: IngestJob) -> frozenset[AclRule]:
+    """Return the rights that the driver of a job contract needs. Read includes Describe.
+
+    A topic that continues a table of Kafka Connect needs the connector's control topic and consumer group, too.
+    """
+    rules = {AclRule("Topic", job.topic, "Literal", "Read")}
+    sink = job.adopt.connect if job.adopt is not None else None
+    if sink is not None:
+        rules |= {
+            AclRule("Topic", sink.control_topic, "Literal", "Read"),
+            AclRule("Group", sink.group, "Literal", "Describe"),
+        }
+    return frozenset(rules)

@@ -1,5 +1,7 @@
 """The secure listener of a profile's brokers: principals with all rights, and whether all brokers have the listener."""
 
+from collections.abc import Collection
+
 from firn.model import names
 from firn.model.config import Access, Config
 from firn.model.errors import InvalidSpecError
@@ -9,15 +11,12 @@ API_SERVER_KEYS = "/openid/v1/jwks"
 """Path of the keys of ServiceAccount tokens at the API server. By default, Kubernetes lets every ServiceAccount read them."""
 
 
-def super_users(config: Config, access: Access, *, anonymous: bool, brokers: str | None = None) -> tuple[str, ...]:
-    """Return the principals that may do everything: Firn's own, and those of ``access``.
+def super_users(config: Config, access: Access, *, anonymous: bool, accounts: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the principals that may do everything: those of ``access``, and Firn's ServiceAccounts in ``accounts``.
 
-    ``anonymous``: clients without encryption, too. ``brokers``: the ServiceAccount with which the brokers authenticate at
-    each other.
+    ``anonymous``: clients without encryption, too. Drivers and runs have ACLs (`firn_controllers.reconcilers.driver_rights`), so a new
+    group changes no broker.
     """
-    accounts = {names.OPERATOR_ACCOUNT, config.maintenance.service_account}
-    accounts |= {group.service_account for group in config.groups.values()}
-    accounts |= {brokers} if brokers is not None else set()
     ours = {f"User:{names.service_account(config.namespace, account)}" for account in accounts}
     return tuple(sorted({*ours, *({"User:ANONYMOUS"} if anonymous else ()), *access.super_users}))
 

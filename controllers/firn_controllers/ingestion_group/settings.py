@@ -76,7 +76,7 @@ def group_settings(
         executor_storage=configured.ephemeral_storage if configured.executors else None,
         executor_storage_request=configured.ephemeral_storage_request if configured.executors else None,
         pull_secrets=tuple(config.images.pull_secrets) if configured.executors else (),
-        service_account=configured.service_account,
+        service_account=config.ingest_account(group),
         spark_conf=configured.spark_conf,
         kafka={
             name: kafka_connection(name, profile, config.namespace, secured=name not in opening)

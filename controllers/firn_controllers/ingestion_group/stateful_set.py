@@ -79,7 +79,7 @@ def _template(config: Config, settings: GroupSettings, labels: dict[str, str]) -
         ],
     }
     spec: dict[str, Any] = {
-        "serviceAccountName": group.service_account,
+        "serviceAccountName": config.ingest_account(settings.group),
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "securityContext": children.pod_security(UID),

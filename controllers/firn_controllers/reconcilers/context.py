@@ -16,6 +16,7 @@ from firn_controllers.children import Owner
 from firn_controllers.conditions.announcements import Announcement
 from firn_controllers.ports import Manifest, Ports
 from firn_controllers.queue import Lane, Outcome
+from firn_controllers.reconcilers.driver_rights import DriverRights
 
 REFRESH = 60.0
 """Least seconds between two writes of a status in which only times and counts differ."""
@@ -51,6 +52,7 @@ class Context:
     users: UserCache
     grants: GrantCache
     board: Board
+    rights: DriverRights
     wake_topic: Callable[[Name, Lane], None]
     """Puts a topic into a lane of the queue."""
     topic_written: Callable[[TopicEntry], None]

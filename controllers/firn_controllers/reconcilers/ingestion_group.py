@@ -30,6 +30,11 @@ from firn_controllers.reconcilers.context import Context
 READ_SHARE = 0.8
 """Share of its interval for which a report is not read again, although an event wakes the group."""
 
+RELEASE_GRACE = 2.0
+"""Seconds from the end of a contract until a report without its topic shows that the driver has released it."""
+RELEASE_SECONDS = 60.0
+"""Seconds after which a driver follows a contract with other rights for a topic that it had before."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Digested:
@@ -72,9 +77,12 @@ class GroupReconciler:
         if not in_use and live is None:
             return Outcome()
         configured = self._config.groups[group]
+        # A driver that moves to the secure listener needs its rights before.
+        await self._context.rights.sync(self._config.closed_profiles)
         pods = await cluster.pods(labels)
         template = await self._apply(group, live, in_use=in_use, ready=any(pod.ready for pod in pods))
         if not in_use:
+            self._release(group, pods, None)
             self._turn.end(group)
             self._publish_progress(group, None)
             self._publish_health(group, health.UNSEEN)
@@ -84,6 +92,7 @@ class GroupReconciler:
         report = await self._ports.progress.read(group, READ_SHARE * self._interval(group))
         if report is None and group not in self._board.groups and self._first_reading_due(pods):
             return Outcome(after=1.0)
+        self._release(group, pods, report)
         rolling = live is not None and any(pod.template_hash != template or pod.deleting for pod in pods)
         self._publish_progress(group, report)
         observed = ObservedGroup(
@@ -124,6 +133,18 @@ class GroupReconciler:
         await cluster.apply(driver)
         members.settings = wanted
         return template
+
+    def _release(self, group: str, pods: Sequence[PodState], report: DriverReport | None) -> None:
+        """Let the rights for earlier contracts end that the driver no longer follows."""
+        contracts, now = self._board.contracts, self._ports.clock.monotonic()
+        gone = [
+            uid
+            for uid, since in contracts.leaving(group).items()
+            if (contracts.has(uid, group) and now - since > RELEASE_SECONDS)
+            or health.released(uid, pods, report, since, RELEASE_GRACE)
+        ]
+        if gone:
+            self._context.rights.released(group, gone)
 
     def _may_restart(self, group: str, wanted: GroupSettings) -> bool:
         """Return whether the driver may get another template now. A driver that works waits while that of another group restarts."""

@@ -47,7 +47,7 @@ from pyiceberg.table.snapshots import Snapshot
 from firn.kafka_clients import kafka_id
 from firn.model import names
 from firn.model.config import Config
-from firn.model.errors import InvalidSpecError, UnavailableError
+from firn.model.errors import AccessDeniedError, InvalidSpecError, UnavailableError
 from firn.model.progress import (
     AuditFrom,
     Filtered,
@@ -424,6 +424,11 @@ def _read(
                 if error is not None:
                     if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                         continue  # librdkafka asks for the group's coordinator, which this client does not use
+                    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                        raise AccessDeniedError(
+                            f"topic {topic}: the user of this command may not read records; grant it Read on the topic for the audit, or read"
+                            " status.audit, for which runs with a right of their own compare the log"
+                        )
                     if error.code() != KafkaError._PARTITION_EOF:
                         raise UnavailableError(f"topic {topic}: {error}")
                     # The end of the partition, even if its last offsets have no record (compaction, aborted transactions).

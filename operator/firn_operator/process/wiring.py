@@ -93,16 +93,20 @@ def with_issuer(config: Config) -> Config:
         return config
 
 
-def users(config: Config, api: Api) -> tuple[UserPorts | None, Callable[[], None]]:
-    """Return the ports of TopicUsers, None if the configuration has no users, and the function that closes them."""
-    if not config.users.enabled:
-        return None, lambda: None
+def access(config: Config, api: Api) -> tuple[UserPorts | None, KafkaAccess | None, Callable[[], None]]:
+    """Return the ports of TopicUsers and of the rights of drivers, and the function that closes them.
+
+    The first is None if the configuration has no users, and the second if no profile has ``access``.
+    """
+    if not config.users.enabled and not config.closed_profiles:
+        return None, None, lambda: None
     connections = {
         name: group_settings.kafka_connection(name, profile, config.namespace)
         for name, profile in config.profiles.items()
     }
-    access = KafkaAccess(connections)
-    return UserPorts(access, KubeClientSecrets(api), MountedAuthorities(connections)), access.close
+    principals = KafkaAccess(connections)
+    users = UserPorts(principals, KubeClientSecrets(api), MountedAuthorities(connections))
+    return users if config.users.enabled else None, principals if config.closed_profiles else None, principals.close
 
 
 def tables(config: Config) -> CatalogTables:
@@ -150,10 +154,9 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         progress_reader = progress.HttpProgress(progress.service_address(config.namespace))
         kafka_topics = topics(config, workloads)
         registries = schemas(config)
-        user_ports, close_users = users(config, api)
-        ports = Ports(
-            kafka_topics, lake, cluster, progress_reader, registries, SystemClock(), user_ports, KubeCertificates(api)
-        )
+        user_ports, rights, close_access = access(config, api)
+        others = (SystemClock(), user_ports, KubeCertificates(api), rights)
+        ports = Ports(kafka_topics, lake, cluster, progress_reader, registries, *others)
         meters = (telemetry.QueueMeter(), telemetry.RunMeter())
         controllers = Controllers(config, owner_uid, ports, random.random, *meters, cluster_uid=cluster_uid)
         telemetry.watch_fleets(config.profiles, controllers.board)
@@ -180,7 +183,7 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
             for collector in figures:
                 REGISTRY.unregister(collector)
             await progress_reader.close()
-            for close in (kafka_topics.close, close_users, registries.close, table_debts.close, lake.close):
+            for close in (kafka_topics.close, close_access, registries.close, table_debts.close, lake.close):
                 close()
     finally:
         if api is not None:

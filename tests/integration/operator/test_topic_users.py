@@ -110,7 +110,7 @@ def waves(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[
     settings = {
         "LISTENERS": {"secure": {"bind": f"127.0.0.1:{port}", "tls": tls, "authentication": ways}},
         "OAUTH": {"issuer": ISSUER, "audience": AUDIENCE, "jwksFile": str(issuer.keys)},
-        "AUTHORIZATION": {"type": "Acl", "superUsers": ["User:ANONYMOUS", f"User:{USER}"]},
+        "AUTHORIZATION": {"type": "Acl", "superUsers": ["User:ANONYMOUS"], "operators": [f"User:{USER}"]},
         "GROUPS__INITIAL_REBALANCE_MS": 100,
     }
     environment = {f"FIRN_BROKER_{name}": json.dumps(value) for name, value in settings.items()}

@@ -120,6 +120,24 @@ def test_a_super_user_may_do_what_acls_deny() -> None:
     assert not decides.allows(BOB, READ, TOPIC, "orders")
 
 
+def test_an_operator_manages_everything_and_uses_no_records() -> None:
+    decides = deciding(Mappings(acl(Operation.ALL, ANY, permission=DENY)), operators=["User:alice"])
+    every = {operation for operation in Operation if operation > Operation.ALL}
+    refused = {
+        type: {operation for operation in every if not decides.allows(ALICE, operation, type, "orders")}
+        for type in (TOPIC, GROUP, ResourceType.CLUSTER)
+    }
+    assert refused == {TOPIC: {READ, WRITE}, GROUP: {READ}, ResourceType.CLUSTER: set()}
+    assert not decides.allows_any(ALICE, WRITE, TOPIC)
+    assert not decides.allows(BOB, DESCRIBE, TOPIC, "orders")
+
+
+def test_an_operator_may_read_what_an_acl_allows() -> None:
+    decides = deciding(Mappings(acl(READ)), operators=["User:alice"])
+    assert decides.allows(ALICE, READ, TOPIC, "orders")
+    assert not decides.allows(ALICE, READ, TOPIC, "payments")
+
+
 def test_only_resources_without_any_acl_are_open_by_default() -> None:
     decides = deciding(Mappings(acl(READ), acl(READ, "own", pattern=PREFIXED)), default="Allow")
     assert decides.allows(BOB, WRITE, TOPIC, "free")

@@ -510,6 +510,27 @@ def test_rights_to_secrets_end_with_the_hook_that_creates_them() -> None:
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"create", "get"}
 
 
+def test_each_group_has_an_account_with_the_annotations_of_ingestion() -> None:
+    groups = {"default": {}, "team": {}, "own": {"serviceAccount": "mine"}}
+    identity = {"role": "reader"}
+    values = {**IMAGES, "groups": groups, "serviceAccounts": {"ingest": {"annotations": identity}}}
+    objects = manifests(render(values))
+    accounts = {
+        item["metadata"]["name"]: item["metadata"].get("annotations")
+        for item in objects
+        if item["kind"] == "ServiceAccount"
+    }
+    assert {name: found for name, found in accounts.items() if "ingest" in name} == {
+        "firn-ingest": identity,
+        "firn-ingest-team": identity,
+    }
+    config = config_of(objects)
+    expected = {"firn-ingest", "firn-ingest-team", "mine"}
+    assert {config.ingest_account(group) for group in config.groups} == expected
+    leases = {item["metadata"]["name"]: item for item in objects if item["kind"] == "RoleBinding"}["firn-ingest"]
+    assert {subject["name"] for subject in leases["subjects"]} == expected
+
+
 def test_workload_identity_reaches_the_service_accounts() -> None:
     objects = manifests(render(files=("values-production.yaml",)))
     for account in ("firn-operator", "firn-ingest", "firn-maintain", "firn-broker"):

@@ -30,10 +30,7 @@ NAME = "firn-broker-classic"
 PLACE = ("apps/v1", "StatefulSet", "firn-system", NAME)
 PLAIN, SECURE = (f"{NAME}-bootstrap.firn-system.svc:{port}" for port in (9092, 9096))
 BROKERS = "User:system:serviceaccount:firn-system:firn-broker"
-OURS = {
-    BROKERS,
-    *(f"User:system:serviceaccount:firn-system:firn-{name}" for name in ("ingest", "maintain", "operator")),
-}
+OURS = {BROKERS, "User:system:serviceaccount:firn-system:firn-operator"}
 
 
 def access(**changes: Any) -> dict[str, Any]:

@@ -35,7 +35,7 @@ OWNER = Owner("firn-system", "config-uid")
 NAME = "firn-broker-waves"
 PLACE = ("apps/v1", "StatefulSet", "firn-system", NAME)
 PLAIN, SECURE = (f"{NAME}-bootstrap.firn-system.svc:{port}" for port in (9092, 9096))
-OURS = [f"User:system:serviceaccount:firn-system:firn-{name}" for name in ("ingest", "maintain", "operator")]
+OPERATOR = "User:system:serviceaccount:firn-system:firn-operator"
 
 
 def access(**changes: Any) -> dict[str, Any]:
@@ -86,7 +86,8 @@ def test_a_closed_broker_has_a_secure_listener_and_denies_by_default(tmp_path: P
     assert (external.bind, external.tls, external.authentication) == ("0.0.0.0:9094", secure.tls, secure.authentication)
     assert settings.listener.bind == "127.0.0.1:9092", "no other pod reaches the listener without encryption"
     rights = settings.authorization
-    assert (rights.type, rights.default, set(rights.super_users)) == ("Acl", "Deny", {*OURS, "User:admin"})
+    assert (rights.type, rights.default, rights.super_users) == ("Acl", "Deny", ("User:admin",))
+    assert rights.operators == (OPERATOR,)
     assert settings.oauth is not None
     assert (settings.oauth.issuer, settings.oauth.audience) == ("https://cluster", names.TOKEN_AUDIENCE)
     assert settings.oauth.principal_claim == "sub"
@@ -97,7 +98,7 @@ def test_a_broker_keeps_the_old_listeners_for_clients_that_move(tmp_path: Path) 
     assert settings.listener.bind == "0.0.0.0:9092"
     assert settings.external is not None
     assert settings.external.tls is None
-    assert set(settings.authorization.super_users) == {*OURS, "User:ANONYMOUS"}
+    assert settings.authorization.super_users == ("User:ANONYMOUS",)
     assert "secure" in settings.listeners
 
 

@@ -100,7 +100,12 @@ def _access(fleet: DisklessFleet, access: Access) -> dict[str, Any]:
     guarded = {"tls": tls, "authentication": list(access.authentication)}
     added: dict[str, Any] = {
         "listeners": {"secure": {"name": "SECURE", "bind": f"0.0.0.0:{SECURE_PORT}", **guarded}},
-        "authorization": {"type": "Acl", "default": "Deny", "superUsers": list(fleet.super_users)},
+        "authorization": {
+            "type": "Acl",
+            "default": "Deny",
+            "superUsers": list(fleet.super_users),
+            "operators": [f"User:{names.service_account(fleet.owner.namespace, names.OPERATOR_ACCOUNT)}"],
+        },
         "oauth": {
             "issuer": issuer(fleet.name, access),
             "audience": names.TOKEN_AUDIENCE,

@@ -111,7 +111,8 @@ class KafkaFleet(Fleet):
         moved, access = replace(self, stage=stage), self.profile.access
         if access is None:
             return moved
-        users = super_users(config, access, anonymous=moved.open, brokers=self.profile.service_account)
+        accounts = (names.OPERATOR_ACCOUNT, self.profile.service_account)
+        users = super_users(config, access, anonymous=moved.open, accounts=accounts)
         return replace(moved, super_users=users)
 
     @property

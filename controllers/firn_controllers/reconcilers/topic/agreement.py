@@ -259,6 +259,11 @@ class TopicAgreement:
         if observed.job is None and named:
             await self._kept.forget(profile, topic)
         if observed.job != wanted or self._contracts.edited(observed.entry.uid):
+            try:
+                await self._context.rights.grant(wanted.job)
+            except FirnError as error:
+                await self._remember_topic(observed, findings)
+                return replace(findings, topic=error)
             await self._contracts.apply(wanted)
             self._context.await_report(wanted.job.group, wanted.job.uid, wanted.job.generation)
         if not named:

@@ -3,6 +3,7 @@
 import asyncio
 
 from firn.model import names
+from firn.model.jobs import IngestJob
 from firn_controllers.iceberg_topic import plan
 from firn_controllers.iceberg_topic.observed import LiveJob
 from firn_controllers.reconcilers.context import Context
@@ -17,6 +18,7 @@ class JobContracts:
         self._owner = context.owner
         self._kept = KeptTopics(context)
         self._shared = context.board.contracts
+        self._clock = context.ports.clock
         self._in_force: dict[str, LiveJob] = {}
         self._present: set[str] = set()
         """Names of the ConfigMaps that earlier processes left."""
@@ -38,11 +40,11 @@ class JobContracts:
             if cached:
                 return self._in_force[uid]
         elif new and names.job(uid) not in await self._left():
-            self._shared.put(uid, None)
+            self._share(uid, None)
             return None
         config_map = await self._cluster.get("v1", "ConfigMap", self._owner.namespace, names.job(uid))
         job = LiveJob.read(config_map)
-        self._shared.put(uid, job.job if job is not None else None)
+        self._share(uid, job.job if job is not None else None)
         if job is not None and config_map is not None:
             self._in_force[uid] = job
             right, live = plan.config_map(job, self._owner)["metadata"], config_map["metadata"]
@@ -73,12 +75,15 @@ class JobContracts:
         """Return whether labels or owner of the contract were not the operator's when it was read last."""
         return uid in self._edited
 
+    def _share(self, uid: str, job: IngestJob | None) -> None:
+        self._shared.put(uid, job, self._clock.monotonic())
+
     async def apply(self, job: LiveJob) -> None:
         """Put a contract into force."""
         # The caller has compared the content, which another client may have edited without changing the hash.
         await self._cluster.apply(plan.config_map(job, self._owner), always=True)
         self._in_force[job.job.uid] = job
-        self._shared.put(job.job.uid, job.job)
+        self._share(job.job.uid, job.job)
         self._edited.discard(job.job.uid)
 
     async def retire(self, uid: str) -> None:
@@ -100,6 +105,6 @@ class JobContracts:
         """Delete the contract; a missing one is no error."""
         await self._cluster.delete("v1", "ConfigMap", self._owner.namespace, names.job(uid))
         self._in_force.pop(uid, None)
-        self._shared.put(uid, None)
+        self._share(uid, None)
         self._present.discard(names.job(uid))
         self._edited.discard(uid)

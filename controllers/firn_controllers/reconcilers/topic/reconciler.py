@@ -82,6 +82,8 @@ class TopicReconciler:
     async def _reconcile_unreadable(self, entry: TopicEntry) -> Outcome:
         """Report why the object cannot be read, and delete it if a user asks for that."""
         problem = entry.problem or InvalidSpecError(f"IcebergTopic {entry.name[1]} cannot be read")
+        if not self._context.board.contracts.knows([entry.uid]):
+            await self._contracts.read(entry.uid, cached=True)
         if entry.metadata.deletion_timestamp is not None:
             outcome = await self._deletion.advance_unreadable(entry, problem)
             if outcome is not None:

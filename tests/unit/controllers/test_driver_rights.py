@@ -1,0 +1,150 @@
+"""The ACLs of drivers and maintenance runs at brokers with ``access``: exactly those for their job contracts."""
+
+from typing import Any
+
+import pytest
+
+from firn.model.config import Config
+from firn.model.errors import AccessDeniedError
+from firn.model.jobs import Adoption, RecordSchema, SchemaFormat, SinkCommits, TableTarget
+from firn_controllers.cache.contracts import rules_of
+from firn_controllers.ports import AclRule, Manifest, PrincipalState
+from tests import gen
+from tests.fakes.world import World
+
+ACCESS = {"certificate": {"secret": "waves-tls"}, "issuer": "https://cluster"}
+DEFAULT, BIG, RUNS = (f"system:serviceaccount:firn-system:firn-{name}" for name in ("ingest", "ingest-big", "maintain"))
+
+
+def config(**changes: Any) -> Config:
+    profiles = {"classic": {}, "waves": gen.diskless(access=ACCESS, replicas=1)}
+    return gen.config(profiles=profiles, defaultProfile="waves", **changes)
+
+
+def read(*topics: str) -> set[AclRule]:
+    return {AclRule("Topic", topic, "Literal", "Read") for topic in topics}
+
+
+def rights(world: World) -> dict[str, set[AclRule]]:
+    return {user: set(rules) for (_, user), rules in world.access.acls.items() if rules}
+
+
+async def world_with(*topics: Manifest, **changes: Any) -> World:
+    world = World(config(**changes))
+    for each in topics:
+        world.cluster.create(each)
+    await world.settle()
+    return world
+
+
+async def test_the_driver_of_each_group_reads_the_topics_of_its_contracts() -> None:
+    world = await world_with(gen.topic(), gen.topic("large", ingestion={"group": "big"}))
+    assert rights(world) == {
+        DEFAULT: read("flights"),
+        BIG: read("large"),
+        RUNS: read("flights", "large"),
+    }
+    accounts = {
+        each["metadata"]["name"]: each["spec"]["template"]["spec"]["serviceAccountName"]
+        for each in world.cluster.all("StatefulSet")
+        if "ingest" in each["metadata"]["name"]
+    }
+    assert accounts == {"firn-ingest-default": "firn-ingest", "firn-ingest-big": "firn-ingest-big"}
+
+
+async def test_groups_with_one_account_share_its_rights() -> None:
+    groups = {"default": {}, "big": {"serviceAccount": "firn-ingest"}}
+    world = await world_with(gen.topic(), gen.topic("large", ingestion={"group": "big"}), groups=groups)
+    assert rights(world)[DEFAULT] == read("flights", "large")
+
+
+async def test_brokers_without_access_get_no_acls() -> None:
+    world = await world_with(gen.topic(profile="classic"))
+    assert rights(world) == {}
+
+
+async def test_the_right_comes_before_the_contract() -> None:
+    world = await world_with(gen.topic("first"))
+    denied = (
+        f"profile waves (localhost:9092): create ACLs of user {DEFAULT}: denied; grant the operator's user Alter, Describe, AlterConfigs and"
+        " DescribeConfigs on the cluster, or correct the profile's credentials"
+    )
+    world.access.problem["change_acls"] = AccessDeniedError(denied)
+    world.cluster.create(gen.topic())
+    await world.settle(60)
+    assert "uid-demo-flights" not in world.cluster.contracts()
+    assert world.conditions()["TopicReady"] == ("False", "AccessDenied")
+    assert f"create ACLs of user {DEFAULT}: denied; grant the operator's user Alter" in world.message("TopicReady")
+    world.access.problem.clear()
+    await world.settle()
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+
+
+async def test_the_right_goes_after_the_driver_has_released_the_topic() -> None:
+    world = await world_with(gen.topic("first"), gen.topic())
+    world.cluster.remove("flights")
+    for _ in range(3):
+        await world.operator_only()
+    assert not world.cluster.contracts().get("uid-demo-flights")
+    assert rights(world)[DEFAULT] == read("first", "flights"), "the driver has not reported since"
+    await world.settle()
+    assert rights(world) == {DEFAULT: read("first"), RUNS: read("first")}
+
+
+async def test_a_topic_that_moves_to_another_group_leaves_the_first_one() -> None:
+    world = await world_with(gen.topic("first"), gen.topic())
+    world.cluster.edit("flights", lambda topic: topic["spec"].update(ingestion={"group": "big"}))
+    await world.settle()
+    assert (rights(world)[DEFAULT], rights(world)[BIG]) == (read("first"), read("flights"))
+
+
+async def test_a_lost_right_returns_and_a_foreign_one_goes() -> None:
+    world = await world_with(gen.topic())
+    world.access.put("waves", DEFAULT, PrincipalState(frozenset(read("payments"))))
+    world.clock.advance(400)
+    await world.settle()
+    assert rights(world)[DEFAULT] == read("flights")
+
+
+async def test_a_new_operator_takes_no_right_before_it_knows_all_contracts() -> None:
+    world = await world_with(gen.topic(), gen.topic("other"))
+    world.cluster.edit("other", lambda topic: topic["spec"].update(profile="missing"))
+    await world.settle()
+    world.start()
+    for _ in range(20):
+        await world.step()
+        assert rights(world)[DEFAULT] == read("flights", "other")
+        world.clock.advance(30.0)
+
+
+async def test_many_topics_share_few_requests() -> None:
+    world = World(config())
+    for number in range(200):
+        world.cluster.create(gen.topic(f"t{number}"))
+    await world.settle()
+    assert len(rights(world)[DEFAULT]) == 200
+    before = world.access.calls.total()
+    await world.settle(60)
+    assert world.access.calls.total() == before, "nothing changed, and no comparison is due"
+
+
+def test_a_connector_whose_table_continues_brings_its_rights() -> None:
+    sink = SinkCommits(control_topic="control-iceberg", group="connect-sink")
+    target = TableTarget(catalog="lake", namespace="demo", name="flights")
+    job = gen.live_job("uid-demo-flights", 1, RecordSchema(format=SchemaFormat.RAW), target).job
+    assert rules_of(job.model_copy(update={"adopt": Adoption(connect=sink)})) == {
+        *read(job.topic, "control-iceberg"),
+        AclRule("Group", "connect-sink", "Literal", "Describe"),
+    }
+
+
+@pytest.mark.parametrize("plaintext", ["Keep", "Close"])
+async def test_a_driver_that_moves_to_the_secure_listener_has_its_rights(plaintext: str) -> None:
+    world = World(gen.config(profiles={"classic": {}, "waves": gen.diskless(replicas=1)}, defaultProfile="waves"))
+    world.cluster.create(gen.topic())
+    await world.settle()
+    assert rights(world) == {}
+    profiles = {"classic": {}, "waves": gen.diskless(replicas=1, access={**ACCESS, "plaintext": plaintext})}
+    world.start(gen.config(profiles=profiles, defaultProfile="waves"))
+    await world.settle()
+    assert rights(world)[DEFAULT] == read("flights")
