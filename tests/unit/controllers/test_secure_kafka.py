@@ -241,6 +241,32 @@ async def test_a_running_fleet_moves_stage_by_stage(plaintext: str) -> None:
     assert stage.cluster.topic("flights")["status"]["bootstrapServers"] == expected
 
 
+async def test_brokers_that_refuse_the_operator_can_begin_again() -> None:
+    stage = World(config(None, replicas=3))
+    stage.cluster.create(gen.topic(profile="classic"))
+    await stage.settle()
+    wrong = access(issuer="https://wrong", plaintext="Keep")
+    stage.start(config(wrong, replicas=3))
+    while marks(stage).get("firn.dev/access-stage") != "2":
+        await stage.step()
+        stage.clock.advance(5.0)
+    stage.topics.problem["classic"] = AccessDeniedError("the brokers do not accept the token")
+    before = dict(stage.cluster.pod_states)
+    await stage.settle(600)
+    assert {name: each.template_hash for name, each in stage.cluster.pod_states.items()} == {
+        name: each.template_hash for name, each in before.items()
+    }, "no broker is replaced"
+    assert any("check access.issuer" in stage.message(kind) for kind in stage.conditions())
+    annotations = stage.cluster.objects[PLACE]["metadata"]["annotations"]
+    del annotations["firn.dev/access-stage"], annotations[names.SECURED]
+    del stage.topics.problem["classic"]
+    stage.start(config(access(plaintext="Keep"), replicas=3))
+    for _ in range(80):
+        await stage.step()
+        stage.clock.advance(5.0)
+    assert marks(stage)["firn.dev/access-stage"] == "3"
+
+
 async def test_access_cannot_be_removed_from_running_brokers() -> None:
     stage = World(config(access()))
     stage.cluster.create(gen.topic(profile="classic"))
