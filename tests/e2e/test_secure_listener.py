@@ -71,7 +71,8 @@ from confluent_kafka.admin import AclBindingFilter
 own = AclBindingFilter(
     ResourceType.ANY, None, ResourcePatternType.ANY, f"User:{user}", None, AclOperation.ANY, AclPermissionType.ANY
 )
-found = AdminClient(by_token).describe_acls(own).result(60)
+admin = AdminClient(by_token)
+found = admin.describe_acls(own).result(60)
 print(json.dumps(sorted([each.restype.name, each.name, each.operation.name] for each in found)))
 """
 )
