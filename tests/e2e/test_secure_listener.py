@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +10,12 @@ import pytest
 from firn.model import names
 from hack import quickstart
 from hack.quickstart import SYSTEM, apply, kubectl, say
-from tests.authority import Authority
 from tests.e2e.brokers import PATIENCE, await_rolled, await_until
 from tests.e2e.topics import VALUES, Produce, await_ready, await_rows, numbered, topic_manifest
 
 pytestmark = pytest.mark.timeout(1800)
 
-PROFILE, BROKERS, SECRET = "diskless", "firn-broker-diskless", "e2e-brokers-tls"
+PROFILE, BROKERS, SECRET = "diskless", "firn-broker-diskless", "firn-broker-diskless-tls"
 SECURE = f"{BROKERS}-bootstrap.{SYSTEM}.svc:9096"
 PLAIN = f"{BROKERS}-bootstrap.{SYSTEM}.svc:9092"
 CLIENTS = "e2e-secure-clients"
@@ -110,22 +108,24 @@ print(answers(9092), answers(9096), answers(9096, ssl.create_default_context(caf
 """
 
 
-@pytest.fixture(scope="module")
-def authority(release: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create the Secret with the certificate of the brokers, and return the certificate of its CA."""
-    issuer = Authority(tmp_path_factory.mktemp("authority"))
-    domain = f"{SYSTEM}.svc"
-    pair = issuer.issue("brokers", f"*.{BROKERS}.{domain}", f"{BROKERS}-bootstrap.{domain}", "127.0.0.1")
-    data = {"tls.crt": pair.certificate.read_text(), "tls.key": pair.key.read_text(), "ca.crt": issuer.file.read_text()}
-    apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET, "namespace": SYSTEM}, "stringData": data})
-    return issuer.file
-
-
-@pytest.fixture(scope="module")
-def pod(authority: Path) -> Iterator[str]:
-    """Run a pod with a Kafka client, the CA, and a token of its ServiceAccount for the brokers."""
+@pytest.fixture
+def clients(release: None) -> Iterator[None]:
+    """Create the namespace of the clients, and delete it and what the signer has kept at the end."""
     apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": CLIENTS}})
-    data = {"ca.crt": authority.read_text()}
+    yield
+    kubectl("delete", "namespace", CLIENTS, "--wait=false")
+    kubectl("-n", SYSTEM, "delete", "secret", "-l", "app.kubernetes.io/component=signer")
+
+
+def authority() -> str:
+    """Return the CA that the signer has created."""
+    secret = await_until("the signer has issued a certificate", lambda: quickstart.get("secret", SECRET))
+    return base64.b64decode(secret["data"]["ca.crt"]).decode()
+
+
+def start_client() -> None:
+    """Run a pod with a Kafka client, the CA, and a token of its ServiceAccount for the brokers."""
+    data = {"ca.crt": authority()}
     apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ca", "namespace": CLIENTS}, "data": data})
     manifest = quickstart.client_pod("client", CLIENTS)
     token = {"audience": names.TOKEN_AUDIENCE, "expirationSeconds": 3600, "path": "token"}
@@ -135,8 +135,6 @@ def pod(authority: Path) -> Iterator[str]:
     spec["containers"][0]["volumeMounts"] = [{"name": "access", "mountPath": "/access"}]
     apply(manifest)
     kubectl("-n", CLIENTS, "wait", "--for=condition=Ready", "pod/client", "--timeout=120s")
-    yield CLIENTS
-    kubectl("delete", "namespace", CLIENTS, "--wait=false")
 
 
 def install(plaintext: str, namespace: str) -> None:
@@ -146,7 +144,7 @@ def install(plaintext: str, namespace: str) -> None:
     values = {
         "users.enabled": "true",
         f"{profile}.users.namespaces[0]": namespace,
-        f"{profile}.access.certificate.secret": SECRET,
+        f"{profile}.access.certificate.selfSigned.authorityDuration": "400d",
         f"{profile}.access.plaintext": plaintext,
         f"{profile}.access.superUsers[0]": f"User:{account}",
     }
@@ -174,9 +172,9 @@ def uninstall() -> None:
     await_ports("kafka")
 
 
-def run(pod: str, script: str, *arguments: str, stdin: str = "") -> str:
+def run(script: str, *arguments: str, stdin: str = "") -> str:
     """Run a script in the pod of the clients, and return its output."""
-    return kubectl("-n", pod, "exec", "-i", "client", "--", "python", "-c", script, *arguments, stdin=stdin)
+    return kubectl("-n", CLIENTS, "exec", "-i", "client", "--", "python", "-c", script, *arguments, stdin=stdin)
 
 
 def user(namespace: str, topic: str) -> dict[str, str]:
@@ -192,18 +190,18 @@ def user(namespace: str, topic: str) -> dict[str, str]:
     return settings
 
 
-def check_own_rights(pod: str, topic: str) -> None:
+def check_own_rights(topic: str) -> None:
     """Check that the driver has only rights to read topics, and that the operator may not read them."""
     driver, operator = (names.service_account(SYSTEM, name) for name in ("firn-ingest", "firn-operator"))
-    rules = json.loads(run(pod, DESCRIBE, SECURE, topic, driver, ""))
+    rules = json.loads(run(DESCRIBE, SECURE, topic, driver, ""))
     assert ["TOPIC", topic, "READ"] in rules
     assert {(kind, operation) for kind, _, operation in rules} == {("TOPIC", "READ")}
-    assert json.loads(run(pod, DESCRIBE, SECURE, topic, operator, "")) == []
+    assert json.loads(run(DESCRIBE, SECURE, topic, operator, "")) == []
     for account, expected in (("firn-ingest", "record"), ("firn-operator", "TOPIC_AUTHORIZATION_FAILED")):
         token = kubectl(
             "-n", SYSTEM, "create", "token", account, f"--audience={names.TOKEN_AUDIENCE}", "--duration=10m"
         ).strip()
-        answers = json.loads(run(pod, CONSUME, SECURE, topic, stdin=token))
+        answers = json.loads(run(CONSUME, SECURE, topic, stdin=token))
         assert answers == {topic: expected}, account
 
 
@@ -215,7 +213,9 @@ def driver_connection() -> dict[str, Any]:
     return connection
 
 
-def test_clients_move_to_a_listener_with_tls_and_authentication(namespace: str, pod: str, produce: Produce) -> None:
+def test_clients_move_to_a_listener_with_tls_and_authentication(
+    namespace: str, clients: None, produce: Produce
+) -> None:
     apply(topic_manifest("moving", namespace, profile=PROFILE))
     topic = await_ready("moving", namespace, timeout=PATIENCE)
     table = topic["status"]["table"]["identifier"]
@@ -223,12 +223,13 @@ def test_clients_move_to_a_listener_with_tls_and_authentication(namespace: str, 
     await_rows(table, 100, timeout=PATIENCE)
 
     install("Keep", namespace)
+    start_client()
     await_until("the driver uses the secure listener", lambda: driver_connection()["bootstrap_servers"] == SECURE)
     topic = await_ready("moving", namespace, timeout=PATIENCE)
     assert topic["status"]["bootstrapServers"] == PLAIN
     produce(topic, numbered(100, 100))
     mover, name = "mover", topic["status"]["topicName"]
-    run(pod, GRANT, SECURE, name, mover, PASSWORD)
+    run(GRANT, SECURE, name, mover, PASSWORD)
     await_rows(table, 200, timeout=PATIENCE)
 
     install("Close", namespace)
@@ -238,20 +239,20 @@ def test_clients_move_to_a_listener_with_tls_and_authentication(namespace: str, 
         lambda: (found := await_ready("moving", namespace)) and found["status"]["bootstrapServers"] == SECURE and found,
     )
     lines = "\n".join(json.dumps(record) for record in numbered(200, 100))
-    assert json.loads(run(pod, PRODUCE, SECURE, name, mover, PASSWORD, stdin=lines)) == {"left": 0, "failed": []}
+    assert json.loads(run(PRODUCE, SECURE, name, mover, PASSWORD, stdin=lines)) == {"left": 0, "failed": []}
     await_rows(table, 300, timeout=PATIENCE)
 
     produce(topic, numbered(300, 100), **user(namespace, "moving"))
     await_rows(table, 400, timeout=PATIENCE)
     kubectl("-n", namespace, "delete", "topicuser", "checkout", "--timeout=120s")
 
-    check_own_rights(pod, name)
+    check_own_rights(name)
 
-    refused = json.loads(run(pod, PRODUCE, SECURE, name, mover, "another password", stdin=lines))
+    refused = json.loads(run(PRODUCE, SECURE, name, mover, "another password", stdin=lines))
     assert refused["failed"], refused
-    refused = json.loads(run(pod, PRODUCE, SECURE, "no-grant", mover, PASSWORD, stdin=lines))
+    refused = json.loads(run(PRODUCE, SECURE, "no-grant", mover, PASSWORD, stdin=lines))
     assert "authorization" in refused["failed"][0].lower(), refused
-    knocked = run(pod, KNOCK, f"{BROKERS}-0.{BROKERS}.{SYSTEM}.svc").split()
+    knocked = run(KNOCK, f"{BROKERS}-0.{BROKERS}.{SYSTEM}.svc").split()
     assert knocked == ["False", "False", "False"], "a client without authentication gets no answer at any port"
 
     apply(topic_manifest("closed", namespace, profile=PROFILE))
