@@ -268,5 +268,6 @@ def client_pod(name: str, namespace: str) -> Manifest:
 
 
 def firn(*arguments: str, check: bool = True, timeout: float = 600) -> str:
-    """Run the CLI ``firn`` in the operator's pod and return its output."""
-    return kubectl("-n", SYSTEM, "exec", "deploy/firn-operator", "--", "firn", *arguments, check=check, timeout=timeout)
+    """Run the CLI ``firn`` in the operator's pod, or a statement in the pod of queries, and return its output."""
+    pod = "firn-query-0" if arguments[0] == "sql" else "deploy/firn-operator"
+    return kubectl("-n", SYSTEM, "exec", pod, "--", "firn", *arguments, check=check, timeout=timeout)

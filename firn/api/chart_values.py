@@ -150,6 +150,19 @@ class SignerValues(Settings):
     """Scheduling of the pod."""
 
 
+class Queries(Settings):
+    """The pod in which ``firn sql`` runs."""
+
+    enabled: bool
+    """Create the pod. Without it, ``firn sql`` runs in the operator's pod."""
+    resources: Resources
+    """Resources of the pod. A statement ends when it uses four fifths of the memory limit."""
+    deadline_seconds: int = Field(ge=1, le=86400)
+    """Longest time of a statement, in seconds."""
+    scheduling: Scheduling
+    """Scheduling of the pod."""
+
+
 class ServiceAccount(Settings):
     """A ServiceAccount that the chart creates."""
 
@@ -166,6 +179,8 @@ class ServiceAccounts(Settings):
     """Ingestion applications write tables."""
     maintain: ServiceAccount
     """Maintenance runs rewrite tables and delete their files."""
+    query: ServiceAccount
+    """``firn sql`` reads tables."""
     broker: ServiceAccount
     """Diskless brokers write, read and delete the objects in their bucket."""
 
@@ -295,6 +310,7 @@ class Values(Settings):
     quick_start: QuickStart
     operator: OperatorValues
     signer: SignerValues
+    queries: Queries
     service_accounts: ServiceAccounts
     rbac: Rbac
     executor_policy: ExecutorPolicy

@@ -1,4 +1,4 @@
-"""Run commands of ``firn`` in the operator's pod, each in a fork of one process there.
+"""Run commands of ``firn`` in the operator's pod, and statements in the pod of queries, each in a fork of one process there.
 
 Arrow, DuckDB and SQLAlchemy take seconds to import, and the tests run some hundred queries and audits. Each fork has the
 state of a new process of ``firn``, with the configuration that the pod has at this time."""
@@ -42,9 +42,10 @@ for line in sys.stdin:
 
 
 class Commands:
-    """The process in the operator's pod. It starts with the first command, and again after the pod was replaced."""
+    """The process in a pod. It starts with the first command, and again after the pod was replaced."""
 
-    def __init__(self) -> None:
+    def __init__(self, pod: str) -> None:
+        self._pod = pod
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
 
@@ -52,10 +53,10 @@ class Commands:
         """Run a command that changes nothing, and return its output. Raises RuntimeError with its errors if it fails."""
         with self._lock:
             answer = self._ask(arguments)
-            if not answer:  # the pod ended: another operator answers
+            if not answer:  # the pod ended: another one answers
                 self.close()
                 answer = self._ask(arguments)
-        assert answer, "no process of firn answers in the operator's pod: the message of kubectl is above"
+        assert answer, f"no process of firn answers in {self._pod}: the message of kubectl is above"
         code, output, errors = json.loads(answer)
         if code != 0:
             raise RuntimeError(f"firn {' '.join(arguments)[:300]} failed with exit code {code}: {errors[-3000:]}")
@@ -79,7 +80,7 @@ class Commands:
                 quickstart.SYSTEM,
                 "exec",
                 "-i",
-                "deploy/firn-operator",
+                self._pod,
                 "--",
                 "python",
                 "-c",
@@ -100,9 +101,10 @@ class Commands:
             self._process = None
 
 
-COMMANDS = Commands()
+COMMANDS = Commands("deploy/firn-operator")
+STATEMENTS = Commands("firn-query-0")
 
 
 def firn(*arguments: str) -> str:
     """Run a command of ``firn`` that changes nothing, and return its output."""
-    return COMMANDS.run(*arguments)
+    return (STATEMENTS if arguments[0] == "sql" else COMMANDS).run(*arguments)

@@ -12,7 +12,7 @@ import pytest
 from hack import quickstart
 from hack.quickstart import Manifest, kubectl
 from tests.e2e import registry, secure_kafka
-from tests.e2e.commands import COMMANDS
+from tests.e2e.commands import COMMANDS, STATEMENTS
 from tests.e2e.topics import VALUES, Produce, topic_manifest
 from tests.servers.apicurio import Apicurio
 
@@ -50,6 +50,7 @@ def release() -> Iterator[None]:
     quickstart.apply(topic_manifest("resident", RESIDENT))
     yield
     COMMANDS.close()
+    STATEMENTS.close()
     kubectl("-n", RESIDENT, "delete", "icebergtopics", "--all", "--timeout=60s", check=False)
     kubectl("delete", "namespace", RESIDENT, "--wait=false")
 

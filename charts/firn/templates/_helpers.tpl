@@ -247,12 +247,7 @@ logLevel: {{ .Values.operator.logLevel }}
     {{- if $reference }}{{ $names = append $names $reference.secret }}{{ end -}}
   {{- end -}}
 {{- end -}}
-{{- range $catalog := $lake.catalogs -}}
-  {{- range $reference := $catalog.secretProperties | default dict -}}
-    {{- $names = append $names $reference.secret -}}
-  {{- end -}}
-  {{- with dig "tls" "certificate" "secret" "" $catalog }}{{ $names = append $names . }}{{ end -}}
-{{- end -}}
+{{- $names = concat $names (include "firn.catalogSecrets" . | fromJson).names -}}
 {{- range $registry := .Values.registries -}}
   {{- range $reference := list $registry.ca $registry.password $registry.token -}}
     {{- if $reference }}{{ $names = append $names $reference.secret }}{{ end -}}
@@ -282,6 +277,18 @@ logLevel: {{ .Values.operator.logLevel }}
   {{- end -}}
 {{- end -}}
 {{ dict "sources" $sources | toJson }}
+{{- end }}
+
+{{/* Secrets of the catalogs, sorted. JSON: {names: [...]} */}}
+{{- define "firn.catalogSecrets" -}}
+{{- $names := list -}}
+{{- range $catalog := (include "firn.lake" . | fromJson).catalogs -}}
+  {{- range $reference := $catalog.secretProperties | default dict -}}
+    {{- $names = append $names $reference.secret -}}
+  {{- end -}}
+  {{- with dig "tls" "certificate" "secret" "" $catalog }}{{ $names = append $names . }}{{ end -}}
+{{- end -}}
+{{ dict "names" ($names | uniq | sortAlpha) | toJson }}
 {{- end }}
 
 {{/* Service accounts of the ingestion groups; with executors: only of those that have executors. Argument: dict "root" $ "executors" BOOL. JSON: {names: [...]} */}}

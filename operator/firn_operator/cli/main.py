@@ -2,7 +2,7 @@
 
 All commands work on any machine with a kubeconfig, also as ``kubectl firn``. ``adopt`` also needs a network in which the catalog is
 reachable. ``dlq list``, ``dlq show``, ``sql``, ``audit`` and ``check`` need the operator's configuration. On a machine without it, they
-run in the operator's pod, through ``kubectl exec``.
+run in the cluster, through ``kubectl exec``: ``sql`` in the pod of queries, the others in the operator's pod.
 """
 
 import json
@@ -398,22 +398,30 @@ def sql(
     hexadecimal digits after 0x if they are not UTF-8. As JSON, bytes are in hexadecimal digits.
 
     The statement reaches the tables that it names, and neither files nor the network. Files are read only if they may have
-    matching rows, and only their selected columns. A statement that exceeds --max-bytes or 512 MiB of memory fails.
+    matching rows, and only their selected columns. A statement that exceeds --max-bytes, or the memory or the deadline of its pod, fails.
+
+    On a machine without the operator's configuration, the statement runs in pod firn-query-0, which has no other task.
     """
     path = _path(config)
     if path is None:
         bounds = [f"--max-rows={max_rows}", f"--max-bytes={max_bytes}"]
         _run_in_pod(_Asked(context), release_namespace, "sql", *bounds, f"--output={output.value}", "--", statement)
+    pod = os.environ.get(names.QUERY_POD)
+    if pod and path == names.CONFIG_PATH:
+        raise InvalidSpecError(
+            f"firn sql runs in pod {pod}, and not in the operator's container, whose memory it would take: type firn sql on your machine, or run"
+            f" kubectl -n {os.environ.get('POD_NAMESPACE', RELEASE)} exec {pod} -- firn sql"
+        )
     # DuckDB does not end for Ctrl-C before the end of the query. A query changes nothing, so it can end anywhere.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Arrow and DuckDB take seconds to import, and the other commands do not need them.
-    from firn_operator.cli import lake, query
+    from firn_operator.cli import lake, memory, query
 
     _bound_memory(path, query.TOO_MUCH_MEMORY)
     result = query.run(
         lake.Lake(configuration.load(path, private=True)),
         statement,
-        query.Limits(max_rows, max_bytes),
+        query.Limits(max_rows, max_bytes, f"{memory.most() // 2**21}MiB"),
         lambda text: typer.echo(text, err=True),
     )
     _print_result(result, output)
@@ -567,7 +575,7 @@ def _bound_memory(path: str, message: str) -> None:
     from firn_operator.cli import memory
 
     if path == names.CONFIG_PATH:
-        memory.bound(memory.MOST, message)
+        memory.bound(memory.most(), message)
 
 
 def _run_in_pod(asked: "_Asked", release: str, *arguments: str) -> NoReturn:

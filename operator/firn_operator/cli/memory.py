@@ -1,10 +1,12 @@
-"""A bound on the memory of a command. Arrow has none, and the kernel would end the whole container without a message."""
+"""Bounds on the memory and the time of a command. Arrow has none, and the kernel would end the whole container without a message."""
 
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
+from firn.model import names
 from firn.model.errors import ExitCode
 
 MOST = 512 * 1024**2
@@ -19,10 +21,16 @@ def resident() -> int:
     return int(_STATISTICS.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def most() -> int:
+    """Return the bytes that a command may use: four fifths of the pod of queries, or `MOST` in the operator's container."""
+    limit = os.environ.get(names.QUERY_MEMORY)
+    return int(limit) * 4 // 5 if limit else MOST
+
+
 def bound(most: int, message: str) -> None:
     """End this process with ``message`` and the code for wrong input when it uses more than ``most`` bytes of memory.
 
-    Only for commands that read: they can end anywhere.
+    In the pod of queries, a command also ends at its deadline. Only for commands that read: they can end anywhere.
     """
     if not _STATISTICS.exists():  # not Linux: the machine of a user
         return
@@ -30,8 +38,18 @@ def bound(most: int, message: str) -> None:
     def watch() -> None:
         while not stop.wait(_INTERVAL):
             if resident() > most:
-                print(f"firn: {message}", file=sys.stderr, flush=True)
-                os._exit(ExitCode.CONFIGURATION)
+                _end(message)
+            if seconds and time.monotonic() > begun + seconds:
+                _end(
+                    f"the statement has not ended within {seconds} s, the value queries.deadlineSeconds: filter more rows, raise the value, or use"
+                    " an engine such as Spark or Trino"
+                )
 
-    stop = threading.Event()
+    stop, begun = threading.Event(), time.monotonic()
+    seconds = int(os.environ.get(names.QUERY_SECONDS, "0"))
     threading.Thread(target=watch, name="memory", daemon=True).start()
+
+
+def _end(message: str) -> None:
+    print(f"firn: {message}", file=sys.stderr, flush=True)
+    os._exit(ExitCode.CONFIGURATION)

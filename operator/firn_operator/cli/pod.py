@@ -1,6 +1,7 @@
-"""Runs a command in the operator's pod, with ``kubectl exec`` and the rights of a person.
+"""Runs a command in the operator's pod, or a statement in the pod of queries, with ``kubectl exec`` and the rights of a person.
 
-Only that pod has the configuration, and the credentials of catalogs and brokers. kubectl logs in as it always does for this
+Only these pods have the configuration. The operator's pod has the credentials of catalogs and brokers, that of queries has those of the
+catalogs. kubectl logs in as it always does for this
 person, also with plugins.
 
 kubectl says nothing to the command in the pod when it ends early, for example for Ctrl-C or behind ``| head``, and the pod reads output
@@ -21,8 +22,11 @@ from firn.model import names
 from firn.model.errors import AccessDeniedError, ExitCode, InvalidSpecError, UnavailableError
 from firn_operator.cli.resources.connection import Collection, Connection, Manifest
 
-_CONTAINER = "operator"
-_SELECTOR = f"app.kubernetes.io/name=firn,app.kubernetes.io/component={_CONTAINER}"
+_OPERATOR = "operator"
+_SELECTOR = f"app.kubernetes.io/name=firn,app.kubernetes.io/component={_OPERATOR}"
+_QUERY = "query"
+_QUERY_POD = "firn-query-0"
+"""The pod of the chart's StatefulSet ``firn-query``. A Role can give the right to exec into it by this name."""
 _RIGHTS = (("get", "pods"), ("create", "pods/exec"))
 """Rights that kubectl needs. Without this check, its own message would name no next step."""
 _MOST_BYTES = 4096
@@ -35,7 +39,9 @@ _INTERRUPTED = _SIGNALLED + signal.SIGINT
 
 
 def run(api: Connection, release: str, arguments: Sequence[str], *, context: str | None = None) -> int:
-    """Run ``firn`` with these arguments in the operator's pod in the namespace ``release``. Return its exit code.
+    """Run ``firn`` with these arguments in a pod of the namespace ``release``. Return its exit code.
+
+    ``firn sql`` runs in the pod of queries if the release has it, and all other commands in the operator's pod.
 
     Output goes to the streams of this process as it arrives. On a terminal, tables are as wide as the terminal. If this process or kubectl ends,
     the command ends, too.
@@ -48,20 +54,22 @@ def run(api: Connection, release: str, arguments: Sequence[str], *, context: str
     size = sum(len(os.fsencode(each)) for each in arguments)
     if size > _MOST_BYTES:
         raise InvalidSpecError(
-            f"{command} has arguments of {size} bytes, and the request that runs it in the operator's pod has room for {_MOST_BYTES}; shorten"
-            " them, for example the statement, or run the command in a shell of the pod"
+            f"{command} has arguments of {size} bytes, and the request that runs it in a pod has room for {_MOST_BYTES}; shorten them, for"
+            " example the statement, or run the command in a shell of the pod"
         )
     if kubectl is None:
         raise InvalidSpecError(
-            f"{command} runs in the operator's pod, and this machine has no program kubectl, which starts it there; install kubectl, and"
+            f"{command} runs in a pod of Firn, and this machine has no program kubectl, which starts it there; install kubectl, and"
             " add its folder to PATH"
         )
-    pod = _pod(api, release)
+    queries = arguments[0] == "sql" and _has_query_pod(api, release)
+    pod, container = (_QUERY_POD, _QUERY) if queries else (_pod(api, release), _OPERATOR)
     for verb, resource in _RIGHTS:
-        if not api.may(verb, Collection(resource, release, "")):
+        if not api.may(verb, Collection(resource, release, ""), _QUERY_POD if queries else ""):
+            place = f"pod {_QUERY_POD}" if queries else "the operator's pod"
             raise AccessDeniedError(
-                f"{command} runs in the operator's pod, and you may not {verb} {resource} in namespace {release}; ask an administrator of"
-                " Firn for this right, or to run the command"
+                f"{command} runs in {place}, and you may not {verb} {resource} in namespace {release}; ask an administrator of Firn for this"
+                " right, or to run the command"
             )
     code, ended = _execute(
         [
@@ -70,7 +78,7 @@ def run(api: Connection, release: str, arguments: Sequence[str], *, context: str
             f"--namespace={release}",
             "exec",
             "--stdin",
-            f"--container={_CONTAINER}",
+            f"--container={container}",
             pod,
             "--",
             "env",
@@ -94,6 +102,16 @@ def _terminal() -> list[str]:
     return [f"COLUMNS={shutil.get_terminal_size().columns}", "FORCE_COLOR=1"]
 
 
+def _has_query_pod(api: Connection, release: str) -> bool:
+    """Return whether the release has the pod of queries. Raises UnavailableError while it does not run."""
+    pod = api.read(Collection("pods", release, ""), _QUERY_POD)
+    if pod is not None and not _runs(pod, _QUERY):
+        raise UnavailableError(
+            f"firn sql runs in pod {release}/{_QUERY_POD}, which does not run; kubectl -n {release} describe pod {_QUERY_POD} shows the cause"
+        )
+    return pod is not None
+
+
 def _pod(api: Connection, release: str) -> str:
     """Return the name of a running pod of the operator. Raises InvalidSpecError if there is none, UnavailableError while it starts."""
     found = api.list(Collection("pods", release, ""), labelSelector=_SELECTOR)
@@ -102,7 +120,7 @@ def _pod(api: Connection, release: str) -> str:
             f"namespace {release} in the cluster of {api.login.name} has no pod of the operator; name the operator's namespace with"
             " --release-namespace, or the cluster with --context"
         )
-    running = [pod["metadata"]["name"] for pod in found if _runs(pod)]
+    running = [pod["metadata"]["name"] for pod in found if _runs(pod, _OPERATOR)]
     if not running:
         raise UnavailableError(
             f"Deployment {release}/firn-operator has no running pod; kubectl -n {release} describe pods -l {_SELECTOR} shows the cause"
@@ -110,10 +128,10 @@ def _pod(api: Connection, release: str) -> str:
     return str(running[0])
 
 
-def _runs(pod: Manifest) -> bool:
+def _runs(pod: Manifest, container: str) -> bool:
     containers = (pod.get("status") or {}).get("containerStatuses") or ()
     return not pod["metadata"].get("deletionTimestamp") and any(
-        each["name"] == _CONTAINER and "running" in (each.get("state") or {}) for each in containers
+        each["name"] == container and "running" in (each.get("state") or {}) for each in containers
     )
 
 

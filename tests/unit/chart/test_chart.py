@@ -168,11 +168,12 @@ def test_default_values_are_complete_and_match_the_schema() -> None:
     Values.model_validate(yaml.safe_load((CHART / "values.yaml").read_text()))
 
 
-def test_a_configuration_change_rolls_only_the_operator() -> None:
+def test_a_configuration_change_rolls_only_the_operator_and_the_pod_of_queries() -> None:
     before, after = (
         pod_templates(manifests(render({**IMAGES, "operator": {"logLevel": level}}))) for level in ("info", "debug")
     )
-    assert {name for name in before if before[name] != after[name]} == {"Deployment/firn-operator"}
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"Deployment/firn-operator", "StatefulSet/firn-query"}
 
 
 def test_no_pod_template_or_claim_contains_the_chart_version() -> None:
@@ -182,7 +183,7 @@ def test_no_pod_template_or_claim_contains_the_chart_version() -> None:
         assert version not in yaml.safe_dump(template["metadata"]), name
     for item in objects:
         if item["kind"] == "StatefulSet":
-            assert version not in yaml.safe_dump(item["spec"]["volumeClaimTemplates"])
+            assert version not in yaml.safe_dump(item["spec"].get("volumeClaimTemplates"))
             assert version not in yaml.safe_dump(item["spec"]["selector"])
 
 
@@ -241,7 +242,34 @@ def test_quick_start_generates_every_secret_that_it_refers_to() -> None:
 @pytest.mark.slow
 def test_production_bundles_no_store() -> None:
     objects = manifests(render(files=("values-production.yaml",)))
-    assert not {item["kind"] for item in objects} & {"StatefulSet", "Job"}
+    stateful = {item["metadata"]["name"] for item in objects if item["kind"] in ("StatefulSet", "Job")}
+    assert stateful == {"firn-query"}
+
+
+def test_the_pod_of_queries_has_the_secrets_of_catalogs_only_and_no_rights() -> None:
+    kafka = {"bootstrapServers": "k:9092", "security": {"tls": True, "ca": {"secret": "kafka-ca", "key": "ca"}}}
+    objects = manifests(render({**IMAGES, "profiles": {"events": kafka}}))
+    operator = find_object(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
+    pod = find_object(objects, "StatefulSet", "firn-query")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+
+    def secrets(spec: Any) -> set[str]:
+        return {each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
+
+    assert secrets(operator) - secrets(pod) == {"kafka-ca"}
+    assert secrets(pod) == {"firn-postgres", "firn-s3"}
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("firn-query", False)
+    bound = [each for each in objects if each["kind"].endswith("Binding") and "firn-query" in yaml.safe_dump(each)]
+    assert bound == []
+    assert container["resources"]["limits"]["memory"] == "1Gi"
+    variables = {each["name"] for each in operator["containers"][0]["env"]}
+    assert "FIRN_QUERY_POD" in variables
+
+
+def test_without_the_pod_of_queries_statements_run_in_the_operators_container() -> None:
+    objects = manifests(render({**IMAGES, "queries": {"enabled": False}}))
+    assert not [each for each in objects if each["metadata"]["name"] == "firn-query"]
+    assert "FIRN_QUERY_POD" not in yaml.safe_dump(objects)
 
 
 WAVES = {

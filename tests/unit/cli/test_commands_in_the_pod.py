@@ -63,7 +63,9 @@ class Api:
     login = Login()
 
     def __init__(self, *pods: Manifest, lacks: str = "") -> None:
-        self._pods = list(pods)
+        self._pods = [each for each in pods if each["metadata"]["name"] != "firn-query-0"]
+        self._query = next((each for each in pods if each["metadata"]["name"] == "firn-query-0"), None)
+        self.asked: set[str] = set()
         self._lacks = lacks
         self.query: dict[str, str] = {}
 
@@ -72,7 +74,12 @@ class Api:
         self.query = query
         return self._pods
 
-    def may(self, verb: str, collection: Collection) -> bool:
+    def read(self, collection: Collection, name: str) -> Manifest | None:
+        assert collection.path(name) == "/api/v1/namespaces/firn-system/pods/firn-query-0"
+        return self._query
+
+    def may(self, verb: str, collection: Collection, name: str = "") -> bool:
+        self.asked.add(name)
         return f"{verb} {collection.plural}" != self._lacks
 
 
@@ -105,8 +112,8 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kubectl:
     return Kubectl(folder)
 
 
-def running(name: str = "firn-operator-1", **metadata: Any) -> Manifest:
-    states = [{"name": "operator", "state": {"running": {}}}]
+def running(name: str = "firn-operator-1", container: str = "operator", **metadata: Any) -> Manifest:
+    states = [{"name": container, "state": {"running": {}}}]
     return {"metadata": {"name": name, **metadata}, "status": {"phase": "Running", "containerStatuses": states}}
 
 
@@ -244,6 +251,28 @@ def test_the_pod_is_one_that_runs(kubectl: Kubectl) -> None:
     assert api.query == {"labelSelector": "app.kubernetes.io/name=firn,app.kubernetes.io/component=operator"}
     with pytest.raises(UnavailableError, match=r"Deployment firn-system/firn-operator has no running pod; kubectl"):
         run(api=Api(ending, starting, pending))
+
+
+def test_a_statement_runs_in_the_pod_of_queries(kubectl: Kubectl) -> None:
+    api = Api(running("firn-query-0", "query"))
+    assert run("sql", "--", "select 1", api=api) == 0
+    assert kubectl.arguments[2:5] == ["--stdin", "--container=query", "firn-query-0"]
+    assert kubectl.arguments[-4:] == ["firn", "sql", "--", "select 1"]
+    # A Role can give the right to this pod only.
+    assert api.asked == {"firn-query-0"}
+    api = Api(running(), running("firn-query-0", "query"))
+    run("audit", "--", "shop/orders", api=api)
+    assert ("--container=operator" in kubectl.arguments, api.asked) == (True, {""})
+
+
+def test_a_pod_of_queries_that_does_not_run_is_an_error(kubectl: Kubectl) -> None:
+    stopped = {"metadata": {"name": "firn-query-0"}, "status": {"phase": "Pending"}}
+    with pytest.raises(
+        UnavailableError, match=r"pod firn-system/firn-query-0, which does not run; kubectl .* describe"
+    ):
+        run("sql", "--", "select 1", api=Api(running(), stopped))
+    with pytest.raises(AccessDeniedError, match=r"firn sql runs in pod firn-query-0, and you may not create pods/exec"):
+        run("sql", "--", "select 1", api=Api(running("firn-query-0", "query"), lacks="create pods/exec"))
 
 
 @pytest.mark.parametrize(

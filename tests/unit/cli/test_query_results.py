@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from firn.model import names
+from firn.model.errors import InvalidSpecError
 from firn_operator.cli import main, memory, query
 from tests import gen
 
@@ -48,6 +49,18 @@ def test_only_in_the_operators_container_the_memory_is_bounded(config: str, monk
     monkeypatch.setattr(names, "CONFIG_PATH", config)
     assert CliRunner().invoke(main.app, ["sql", "select 1"]).exit_code == 0
     assert bounds == [(512 * 1024**2, query.TOO_MUCH_MEMORY)]
+    monkeypatch.setenv("FIRN_QUERY_MEMORY", str(10 * 1024**3))
+    assert CliRunner().invoke(main.app, ["sql", "select 1"]).exit_code == 0
+    assert bounds[1:] == [(8 * 1024**3, query.TOO_MUCH_MEMORY)]
+
+
+def test_the_operators_container_runs_no_statement(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRN_QUERY_POD", "firn-query-0")
+    monkeypatch.setenv("POD_NAMESPACE", "data")
+    monkeypatch.setattr(names, "CONFIG_PATH", config)
+    refused = CliRunner().invoke(main.app, ["sql", "select 1"]).exception
+    assert isinstance(refused, InvalidSpecError)
+    assert "run kubectl -n data exec firn-query-0 -- firn sql" in str(refused)
 
 
 def test_a_cut_result_says_so_on_standard_error(config: str) -> None:

@@ -227,8 +227,10 @@ class Connection:
             raise RefusedError(code, answer)
         return self._checked(code, answer, "create" if verb == "create" else "patch", collection)
 
-    def may(self, verb: str, collection: Collection) -> bool:
-        """Return False if this person lacks a right; True if the API server does not say. Raises UnavailableError.
+    def may(self, verb: str, collection: Collection, name: str = "") -> bool:
+        """Return False if this person lacks a right to all objects, or to the one of this name. Raises UnavailableError.
+
+        If the API server does not say, return True.
 
         The name of the collection can have a subresource, such as ``pods/exec``.
         """
@@ -239,6 +241,7 @@ class Connection:
             "resource": plural,
             "subresource": subresource,
             "namespace": collection.namespace or "",
+            "name": name,
         }
         body = {
             "apiVersion": "authorization.k8s.io/v1",

@@ -146,6 +146,21 @@ while True:
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", "firn: the statement needs too much; do this\n")
 
 
+def test_a_statement_ends_at_the_deadline_of_its_pod() -> None:
+    program = """
+import os, time
+os.environ["FIRN_QUERY_SECONDS"] = "1"
+from firn_operator.cli import database, memory
+memory.bound(10**12, "too much")
+with database.connect() as connection:
+    connection.execute("SELECT count(*) FROM range(100_000_000_000) a(x) WHERE hash(x) = 1")
+"""
+    code = f"import sys; sys.path[:0] = {sys.path!r}; {program}"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "has not ended within 1 s, the value queries.deadlineSeconds: filter more rows" in ended.stderr
+
+
 def test_the_text_of_a_literal_names_no_table(lake: Lake) -> None:
     result: Any = query.run(lake, "SELECT 'lake.demo.none' AS a -- lake.demo.none")
     assert result.to_pylist() == [{"a": "lake.demo.none"}]
