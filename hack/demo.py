@@ -41,8 +41,11 @@ def main() -> int:
     quickstart.apply_sample("flights")
     topic = await_until("IcebergTopic demo/flights is Ready", lambda: ready(), timeout=420, every=2)
     bootstrap = topic["status"]["bootstrapServers"]
+    say("kubectl apply -f crds/samples/users/flights.yaml")
+    quickstart.apply_sample("users/flights")
+    kubectl("-n", "demo", "wait", "--for=condition=Ready", "topicuser/flights-producer", "--timeout=120s")
     say(f"Ready: topic {topic['status']['topicName']} at {bootstrap}, table {topic['status']['table']['identifier']}")
-    produced = quickstart.produce_flights("flights", bootstrap)
+    produced = quickstart.produce_flights("flights", bootstrap, user="flights-producer")
     say(f"{produced.count:,} flights acknowledged by the brokers; waiting until the table has them")
     await_until(
         "every flight is in the table", lambda: landed(topic["metadata"]["uid"], produced), timeout=420, every=3

@@ -3,14 +3,18 @@ with an ordinary Kafka client. Prints progress lines, then one JSON line with wh
 offset after the last of each partition.
 
     python produce_flights.py BOOTSTRAP TOPIC [LIMIT]
+
+The variable ``KAFKA_USER`` may name a directory with the files of a TopicUser's Secret.
 """
 
 import csv
 import io
 import json
+import os
 import sys
 import time
 import zipfile
+from pathlib import Path
 
 from confluent_kafka import Message, Producer
 
@@ -41,8 +45,10 @@ def main(bootstrap: str, topic: str, limit: int) -> int:
         else:
             failed += 1
 
+    directory = os.environ.get("KAFKA_USER")
+    user = json.loads(Path(directory, "librdkafka.json").read_text()) if directory else {}
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 50, "compression.type": "lz4"}
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 50, "compression.type": "lz4"} | user
     )
     archive = zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read()))
     started = time.monotonic()

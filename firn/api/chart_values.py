@@ -22,7 +22,6 @@ from firn.model.config import (
     Scheduling,
     Settings,
     Storage,
-    Users,
 )
 
 KubernetesName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
@@ -209,6 +208,15 @@ class ExecutorPolicy(Settings):
     namespace. Admission webhooks that add containers or volumes to pods need an exception for executors."""
 
 
+class UsersValues(Settings):
+    """TopicUsers and TopicGrants."""
+
+    enabled: bool | None
+    """Manage TopicUsers. The operator may then create and patch Secrets in the namespaces that it watches. An attacker with its token can
+    read them, because the API server answers a patch with the Secret. The operator asks for the metadata only. Null: as
+    ``quickStart.enabled``."""
+
+
 class NetworkPolicyValues(Settings):
     """NetworkPolicies of all pods of the release. The cluster's network plugin enforces them."""
 
@@ -306,7 +314,7 @@ class Values(Settings):
     groups: dict[Name, IngestionGroup]
     """Ingestion applications, by name."""
     maintenance: Maintenance
-    users: Users
+    users: UsersValues
     quick_start: QuickStart
     operator: OperatorValues
     signer: SignerValues

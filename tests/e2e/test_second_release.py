@@ -76,8 +76,9 @@ def test_a_second_release_keeps_the_data_of_the_first(second: None) -> None:
     install()
     pods, secrets, claims = uids("pods"), passwords(), uids("persistentvolumeclaims")
     assert {"Pod/firn-postgres-0", "Pod/firn-s3-0", "Pod/firn-broker-classic-0"} < set(pods)
-    assert set(secrets) == {"firn-postgres", "firn-s3"}
-    assert all(len(base64.b64decode(value)) == 32 for secret in secrets.values() for value in secret["data"].values())
+    assert set(secrets) == {"firn-postgres", "firn-s3", "firn-signer-classic"}
+    generated = [secrets[name]["data"].values() for name in ("firn-postgres", "firn-s3")]
+    assert all(len(base64.b64decode(value)) == 32 for values in generated for value in values)
     assert not any("quickstart-secrets" in name for name in uids("jobs,serviceaccounts,roles,rolebindings"))
 
     install()

@@ -228,7 +228,7 @@ salts: {{- toPrettyJson . | nindent 2 }}
 defaultGroup: {{ .Values.defaultGroup }}
 groups: {{- toPrettyJson .Values.groups | nindent 2 }}
 maintenance: {{- toPrettyJson .Values.maintenance | nindent 2 }}
-users: {{- toPrettyJson .Values.users | nindent 2 }}
+users: {enabled: {{ include "firn.usersEnabled" . | default "false" }}}
 resync: {{ .Values.operator.resync }}
 progressInterval: {{ .Values.operator.progressInterval }}
 workers: {{ .Values.operator.workers }}
@@ -364,4 +364,11 @@ restart or for a loss in the first round. So a series without a sample in the ho
 Argument: dict "counter" SELECTOR "window" DURATION */}}
 {{- define "firn.increase" -}}
 ({{ .counter }} unless present_over_time({{ .counter }}[1h] offset {{ .window }})) or increase({{ .counter }}[{{ .window }}])
+{{- end }}
+
+{{/* "true" if the operator manages TopicUsers, otherwise empty. */}}
+{{- define "firn.usersEnabled" -}}
+{{- $enabled := .Values.users.enabled -}}
+{{- if kindIs "invalid" $enabled }}{{ $enabled = .Values.quickStart.enabled }}{{ end -}}
+{{- if $enabled }}true{{ end -}}
 {{- end }}

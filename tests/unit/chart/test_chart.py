@@ -45,6 +45,8 @@ KINDS = (
     "topicgrants",
 )
 USERS = {"users": {"enabled": True}}
+OPEN: dict[str, Any] = {"quickStart": {"profile": {"access": None, "users": None}}, "users": {"enabled": False}}
+"""The quick start accepts clients without encryption, and the operator has no rights to Secrets."""
 
 
 def config_of(objects: list[Manifest]) -> Config:
@@ -148,7 +150,8 @@ def test_one_value_adds_diskless_brokers_to_the_quick_start() -> None:
 def test_objects_of_diskless_brokers_exist_only_with_them(enabled: bool) -> None:
     values = {
         **EVERYTHING_ON,
-        "quickStart": {"diskless": {"enabled": enabled}},
+        **OPEN,
+        "quickStart": {**OPEN["quickStart"], "diskless": {"enabled": enabled}},
         "serviceAccounts": {"broker": {"annotations": {"role": "firn-broker"}}},
     }
     objects = manifests(render(values))
@@ -168,12 +171,12 @@ def test_default_values_are_complete_and_match_the_schema() -> None:
     Values.model_validate(yaml.safe_load((CHART / "values.yaml").read_text()))
 
 
-def test_a_configuration_change_rolls_only_the_operator_and_the_pod_of_queries() -> None:
+def test_a_configuration_change_rolls_only_the_pods_that_read_it() -> None:
     before, after = (
         pod_templates(manifests(render({**IMAGES, "operator": {"logLevel": level}}))) for level in ("info", "debug")
     )
     changed = {name for name in before if before[name] != after[name]}
-    assert changed == {"Deployment/firn-operator", "StatefulSet/firn-query"}
+    assert changed == {"Deployment/firn-operator", "Deployment/firn-signer", "StatefulSet/firn-query"}
 
 
 def test_no_pod_template_or_claim_contains_the_chart_version() -> None:
@@ -210,7 +213,7 @@ def test_secrets_with_any_name_are_mounted() -> None:
     secrets = ["a.b", "a-b", "s" * 200]
     properties = {f"p{number}": {"secret": secret, "key": "k"} for number, secret in enumerate(secrets)}
     catalog = {"type": "rest", "uri": "u", "warehouse": "w", "secretProperties": properties}
-    objects = manifests(render({**IMAGES, "catalogs": {"other": catalog}}))
+    objects = manifests(render({**IMAGES, **OPEN, "catalogs": {"other": catalog}}))
     pod = find_object(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
     volumes = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
     assert len(volumes) == len(pod["volumes"]) - 2
@@ -338,7 +341,7 @@ def test_a_network_policy_opens_the_internal_listener_to_drivers_only(more: dict
 
 
 def test_the_operator_mounts_its_token_and_the_ca_of_brokers_with_a_secure_listener() -> None:
-    objects = manifests(render({**IMAGES, "profiles": {"waves": {**WAVES, "access": ACCESS}}}))
+    objects = manifests(render({**IMAGES, **OPEN, "profiles": {"waves": {**WAVES, "access": ACCESS}}}))
     config = config_of(objects)
     spec = find_object(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
     (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"].startswith("access-")]
@@ -352,7 +355,11 @@ def test_the_operator_mounts_its_token_and_the_ca_of_brokers_with_a_secure_liste
 
 def test_only_a_profile_with_self_signed_certificates_installs_the_signer() -> None:
     access = {"certificate": {"selfSigned": {}}, "plaintext": "Close"}
-    on = {**EVERYTHING_ON, "profiles": {"waves": {**WAVES, "access": access}, "others": {**WAVES, "access": ACCESS}}}
+    on = {
+        **EVERYTHING_ON,
+        **OPEN,
+        "profiles": {"waves": {**WAVES, "access": access}, "others": {**WAVES, "access": ACCESS}},
+    }
     objects = manifests(render(on))
     spec = find_object(objects, "Deployment", "firn-signer")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
@@ -375,7 +382,8 @@ def test_only_a_profile_with_self_signed_certificates_installs_the_signer() -> N
         if each["name"] == "access-waves"
     ]
     assert volume["projected"]["sources"][0]["secret"]["name"] == names.brokers_certificate("waves")
-    for values in (EVERYTHING_ON, {**EVERYTHING_ON, "profiles": {"others": {**WAVES, "access": ACCESS}}}):
+    for profiles in ({}, {"others": {**WAVES, "access": ACCESS}}):
+        values = {**EVERYTHING_ON, **OPEN, "profiles": profiles}
         assert not [item for item in manifests(render(values)) if item["metadata"]["name"] == "firn-signer"]
 
 
@@ -411,14 +419,14 @@ def test_the_operator_mounts_the_certificates_of_private_servers() -> None:
 @pytest.mark.parametrize("values", [IMAGES, EVERYTHING_ON, {**IMAGES, "watchNamespaces": ["a", "b"]}])
 @pytest.mark.parametrize("account", ["firn-operator", "firn-ingest", "firn-maintain", "spark"])
 def test_no_long_lived_account_has_rights_to_secrets(values: dict[str, Any], account: str) -> None:
-    for _, rule in rules_of(manifests(render(values)), account):
+    for _, rule in rules_of(manifests(render({**values, **OPEN})), account):
         assert not {"secrets", "*", "pods/exec", "serviceaccounts/token"} & set(rule["resources"])
         assert "*" not in rule["verbs"]
         assert "*" not in rule["apiGroups"]
 
 
 def test_the_operator_has_rights_in_its_namespace_and_reads_all_topics() -> None:
-    rules = rules_of(manifests(render(IMAGES)), "firn-operator")
+    rules = rules_of(manifests(render({**IMAGES, **OPEN})), "firn-operator")
     everywhere = {resource for namespace, rule in rules if namespace is None for resource in rule["resources"]}
     assert everywhere == {
         *(f"{kind}{part}" for kind in KINDS for part in ("", "/status") if kind + part != "topicgrants/status"),
@@ -437,7 +445,7 @@ def test_an_operator_with_users_may_write_secrets_where_it_watches_and_read_none
     places: list[str | None] = [*namespaces] or [None]
     assert rights == [(place, rule) for place in places]
     assert config_of(objects).users.enabled
-    assert not config_of(manifests(render(IMAGES))).users.enabled
+    assert not config_of(manifests(render({**IMAGES, **OPEN}))).users.enabled
 
 
 def test_an_operator_with_watched_namespaces_has_no_other_rights() -> None:
@@ -526,7 +534,7 @@ def test_every_account_that_may_create_pods_is_in_the_policy() -> None:
 
 
 def test_rights_to_secrets_end_with_the_hook_that_creates_them() -> None:
-    objects = manifests(render(EVERYTHING_ON))
+    objects = manifests(render({**EVERYTHING_ON, **OPEN}))
     holders = [
         item
         for item in objects

@@ -70,8 +70,8 @@ refresh() {{
   if cmp -s "$keystore.new" "$keystore"; then rm "$keystore.new"; else mv "$keystore.new" "$keystore"; fi
 }}
 refresh
-# Kafka reads the changed file when the operator asks for it.
-while sleep {KEYSTORE_SECONDS}; do refresh || true; done &
+# Kafka reads the changed file when the operator asks for it. The loop ends with the broker, which keeps this process id.
+while sleep {KEYSTORE_SECONDS} && kill -0 $$ 2>/dev/null; do refresh || true; done &
 allowed="-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=file://{TOKENS_PATH}/{KEYS_FILE},file://{TOKENS_PATH}/{TOKEN_FILE}"
 export KAFKA_OPTS="${{KAFKA_OPTS:-}} $allowed"
 """
