@@ -162,9 +162,7 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         telemetry.watch_fleets(config.profiles, controllers.board)
         telemetry.watch_groups(config.groups, controllers.board)
         table_debts = debts(config)
-        survey = Survey(
-            config, table_debts, controllers.topics, controllers.policies, controllers.board, controllers.debt_changed
-        )
+        survey = _survey(config, table_debts, controllers)
         figures = _figures(config, controllers, survey)
         watches = Watches(config, api, configuration, controllers, workloads, cluster)
         health.starting = "listing resources"
@@ -190,6 +188,12 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
             await api.close()
         for server in servers:
             await server.cleanup()
+
+
+def _survey(config: Config, table_debts: CatalogDebts, controllers: Controllers) -> Survey:
+    return Survey(
+        config, table_debts, controllers.topics, controllers.policies, controllers.board, controllers.debt_changed
+    )
 
 
 async def _work(

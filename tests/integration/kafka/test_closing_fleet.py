@@ -15,7 +15,7 @@ from firn_controllers.fleet import kinds
 from firn_controllers.fleet.kafka.layout import KafkaFleet, Stage
 from tests import gen
 from tests.authority import Authority
-from tests.servers.kafka_fleet import ISSUER, NAMESPACE, Brokers
+from tests.integration.kafka.fleets import ISSUER, NAMESPACE, Brokers
 from tests.servers.process import await_true
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]

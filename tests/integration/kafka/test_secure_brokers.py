@@ -36,9 +36,9 @@ from firn_operator.adapters.kafka.topics import Brokers, KafkaTopics
 from tests import gen
 from tests.authority import Authority
 from tests.integration.broker.secure_clients import CLIENTS, OAUTH, Login
-from tests.servers import kafka_fleet
+from tests.integration.kafka import fleets
 from tests.servers.kafka import program
-from tests.servers.kafka_fleet import ISSUER, NAMESPACE
+from tests.integration.kafka.fleets import ISSUER, NAMESPACE
 from tests.servers.process import await_true
 
 SCRAM = "SCRAM-SHA-512"
@@ -52,7 +52,7 @@ OWNER = Owner(NAMESPACE, "u")
 class Secure:
     """The broker, and the ways to log in to it."""
 
-    brokers: kafka_fleet.Brokers
+    brokers: fleets.Brokers
     directory: Path
 
     def login(self, mechanism: str, password: str | None = None) -> Login:
@@ -80,7 +80,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     fleet = kinds.managed_fleet(configured, "classic", OWNER, None)
     assert isinstance(fleet, KafkaFleet)
     directory = tmp_path_factory.mktemp("secure")
-    with kafka_fleet.brokers(directory, fleet) as running:
+    with fleets.brokers(directory, fleet) as running:
         yield prepared(Secure(running, directory))
 
 
@@ -155,7 +155,7 @@ def test_a_token_that_is_not_for_the_brokers_is_refused(secure: Secure, claims: 
 
 def test_a_token_that_the_api_server_has_not_signed_is_refused(secure: Secure) -> None:
     claims = jwt.decode(secure.token(), options={"verify_signature": False})
-    foreign = kafka_fleet.Issuer().token("firn-system", "firn-operator")
+    foreign = fleets.Issuer().token("firn-system", "firn-operator")
     unsigned = jwt.encode(claims, "", "none", headers={"kid": "one"})
     for token in (foreign, unsigned):
         assert refused(secure.login(OAUTH, token))

@@ -35,7 +35,9 @@ API = "firn.dev/v1alpha1"
 
 def test_the_first_topic_page_explains_each_column() -> None:
     text = (ROOT / "docs/get-started/first-topic.md").read_text()
-    narrow, wide = text.split("The columns of `kubectl get` are ")[1].split("This command prints")[0].split("`-o wide`")
+    narrow, wide = (
+        text.split("The columns of `kubectl get` are ")[1].split("`status.bootstrapServers`")[0].split("`-o wide`")
+    )
     [version] = crds.iceberg_topics()["spec"]["versions"]
     columns = {(column["name"].upper(), column.get("priority", 0)) for column in version["additionalPrinterColumns"]}
     named = {(word, 0) for word in re.findall(r"\b[A-Z][A-Z-]+\b", narrow)}
