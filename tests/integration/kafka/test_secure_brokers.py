@@ -37,8 +37,8 @@ from tests import gen
 from tests.authority import Authority
 from tests.integration.broker.secure_clients import CLIENTS, OAUTH, Login
 from tests.integration.kafka import fleets
-from tests.servers.kafka import program
 from tests.integration.kafka.fleets import ISSUER, NAMESPACE
+from tests.servers.kafka import program
 from tests.servers.process import await_true
 
 SCRAM = "SCRAM-SHA-512"

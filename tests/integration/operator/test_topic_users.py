@@ -100,7 +100,8 @@ def strict(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator
 def waves(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[tuple[str, str, Path]]:
     """Run a diskless broker. Yield its listener without TLS for administrators, the one for users, and its CA."""
     directory = tmp_path_factory.mktemp("waves")
-    authority, port = Authority(directory), free_port()
+    # OpenSSL adds CAs to a chain by their names, so the CA of the clients must have another name.
+    authority, port = Authority(directory, "ca-of-brokers"), free_port()
     pair = authority.issue("broker", "127.0.0.1", "localhost")
     tls = {
         "certFile": str(pair.certificate), "keyFile": str(pair.key), "clientCaFile": str(issuer.authority.file),
