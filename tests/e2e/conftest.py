@@ -13,6 +13,7 @@ from hack import quickstart
 from hack.quickstart import Manifest, kubectl
 from tests.e2e import registry, secure_kafka
 from tests.e2e.commands import COMMANDS, STATEMENTS
+from tests.e2e.credentials import COLLECTOR
 from tests.e2e.topics import VALUES, Produce, topic_manifest
 from tests.servers.apicurio import Apicurio
 
@@ -48,7 +49,9 @@ def release() -> Iterator[None]:
         quickstart.install(VALUES)
     quickstart.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESIDENT}})
     quickstart.apply(topic_manifest("resident", RESIDENT))
+    COLLECTOR.start()
     yield
+    COLLECTOR.stop()
     COMMANDS.close()
     STATEMENTS.close()
     kubectl("-n", RESIDENT, "delete", "icebergtopics", "--all", "--timeout=60s", check=False)

@@ -10,8 +10,9 @@ import pytest
 from firn.model import names
 from hack import quickstart
 from hack.quickstart import SYSTEM, apply, kubectl, say
+from tests.clients import attacks
 from tests.e2e.brokers import PATIENCE, await_rolled, await_until
-from tests.e2e.topics import VALUES, Produce, await_ready, await_rows, numbered, topic_manifest
+from tests.e2e.topics import VALUES, Produce, await_condition, await_ready, await_rows, numbered, topic_manifest
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -93,6 +94,18 @@ for topic in sys.argv[2:]:
             answers[topic] = "record" if message.error() is None else message.error().name()
 print(json.dumps(answers))
 """
+JOIN = (
+    SETTINGS
+    + """
+consumer = Consumer(by_token | {"group.id": sys.argv[5], "auto.offset.reset": "earliest", "enable.auto.commit": False})
+consumer.subscribe([topic])
+message = None
+while message is None or message.error():
+    message = consumer.poll(1)
+consumer.commit(message, asynchronous=False)
+consumer.close()
+"""
+)
 KNOCK = """
 import socket, ssl, sys
 def answers(port, context=None):
@@ -145,6 +158,7 @@ def install(plaintext: str, namespace: str) -> None:
         "users.enabled": "true",
         f"{profile}.users.namespaces[0]": namespace,
         f"{profile}.access.certificate.selfSigned.authorityDuration": "400d",
+        f"{profile}.users.namespaces[1]": CLIENTS,
         f"{profile}.access.plaintext": plaintext,
         f"{profile}.access.superUsers[0]": f"User:{account}",
     }
@@ -177,14 +191,18 @@ def run(script: str, *arguments: str, stdin: str = "") -> str:
     return kubectl("-n", CLIENTS, "exec", "-i", "client", "--", "python", "-c", script, *arguments, stdin=stdin)
 
 
-def user(namespace: str, topic: str) -> dict[str, str]:
-    """Create a TopicUser that may produce to a topic, and return its settings of librdkafka."""
-    grants = [{"topics": [{"name": topic}], "roles": ["Produce"]}]
-    spec = {"profile": PROFILE, "authentication": {"type": "ScramSha512"}, "grants": grants}
-    metadata = {"name": "checkout", "namespace": namespace}
+def grant(topic: str, *roles: str, **other: str) -> dict[str, Any]:
+    """Return a grant of roles on a topic. ``other`` may name its namespace."""
+    return {"topics": [{"name": topic, **other}], "roles": list(roles)}
+
+
+def user(name: str, namespace: str, *grants: dict[str, Any]) -> dict[str, str]:
+    """Create a TopicUser, and return its settings of librdkafka."""
+    spec = {"profile": PROFILE, "authentication": {"type": "ScramSha512"}, "grants": list(grants)}
+    metadata = {"name": name, "namespace": namespace}
     apply({"apiVersion": names.API_VERSION, "kind": "TopicUser", "metadata": metadata, "spec": spec})
-    kubectl("-n", namespace, "wait", "--for=condition=Ready", "topicuser/checkout", "--timeout=120s")
-    secret = quickstart.get("secret", "checkout-kafka", namespace)
+    kubectl("-n", namespace, "wait", "--for=condition=CredentialsReady", f"topicuser/{name}", "--timeout=120s")
+    secret = quickstart.get("secret", f"{name}-kafka", namespace)
     assert secret is not None
     settings: dict[str, str] = json.loads(base64.b64decode(secret["data"]["librdkafka.json"]))
     return settings
@@ -203,6 +221,33 @@ def check_own_rights(topic: str) -> None:
         ).strip()
         answers = json.loads(run(CONSUME, SECURE, topic, stdin=token))
         assert answers == {topic: expected}, account
+
+
+def attack(tenant: str, victim: str, topic: str) -> None:
+    """Try to reach the topic ``moving``, its table and the release from the namespace of another tenant."""
+    run(JOIN, SECURE, topic, "", "", "victims")
+    apply(topic_manifest("own", tenant, profile=PROFILE))
+    await_ready("own", tenant, timeout=PATIENCE)
+    settings = user(
+        "intruder", tenant, grant("own", "Produce", "Consume"), grant("moving", "Consume", namespace=victim)
+    )
+    intruder = quickstart.get("topicuser", "intruder", tenant)
+    assert intruder is not None
+    assert [refused["why"] for refused in intruder["status"]["refused"]] == ["NoGrant"]
+    principal = intruder["status"]["principal"].removeprefix("User:")
+    arguments = (topic, "victims", f"{principal}.own")
+    results = json.loads(run(attacks.KAFKA, *arguments, stdin=json.dumps(settings)))
+    listed = {"topics": [f"{tenant}.own"], "groups": []}
+    assert results == attacks.REFUSED | listed
+    await_until(
+        "the audit log has each refused request",
+        lambda: attacks.denials(topic, "victims") <= attacks.audited(BROKERS, f"{principal}.a"),
+    )
+
+    apply(topic_manifest("thief", tenant, profile=PROFILE, topicName=topic))
+    await_condition("thief", tenant, "SpecValid", "False", "ResourceConflict")
+    kubectl("-n", tenant, "delete", "icebergtopic/thief", "icebergtopic/own", "topicuser/intruder", "--timeout=120s")
+    assert attacks.successes(f"{tenant}:default", victim) == []
 
 
 def driver_connection() -> dict[str, Any]:
@@ -242,7 +287,7 @@ def test_clients_move_to_a_listener_with_tls_and_authentication(
     assert json.loads(run(PRODUCE, SECURE, name, mover, PASSWORD, stdin=lines)) == {"left": 0, "failed": []}
     await_rows(table, 300, timeout=PATIENCE)
 
-    produce(topic, numbered(300, 100), **user(namespace, "moving"))
+    produce(topic, numbered(300, 100), **user("checkout", namespace, grant("moving", "Produce")))
     await_rows(table, 400, timeout=PATIENCE)
     kubectl("-n", namespace, "delete", "topicuser", "checkout", "--timeout=120s")
 
@@ -254,6 +299,8 @@ def test_clients_move_to_a_listener_with_tls_and_authentication(
     assert "authorization" in refused["failed"][0].lower(), refused
     knocked = run(KNOCK, f"{BROKERS}-0.{BROKERS}.{SYSTEM}.svc").split()
     assert knocked == ["False", "False", "False"], "a client without authentication gets no answer at any port"
+
+    attack(CLIENTS, namespace, name)
 
     apply(topic_manifest("closed", namespace, profile=PROFILE))
     await_ready("closed", namespace, timeout=PATIENCE)

@@ -1,0 +1,170 @@
+"""Attacks of one tenant on another: each request that a Kafka client or a Kubernetes account can make, without the right."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from hack.quickstart import SYSTEM, kubectl
+
+KAFKA = """
+import json, sys, time
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding, AclBindingFilter, AclOperation, AclPermissionType, AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource,
+    NewPartitions, NewTopic, ResourcePatternType, ResourceType, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion,
+)
+settings = json.loads(sys.stdin.read()) | {"log_level": 0}
+topic, group, own = sys.argv[1:4]
+admin = AdminClient(settings)
+results = {}
+def attempt(name, action):
+    try:
+        results[name] = f"succeeded: {action()}"
+    except KafkaException as error:
+        results[name] = error.args[0].name()
+def wait(futures):
+    if not isinstance(futures, dict):
+        return futures.result(30)
+    return [future.result(30) for future in futures.values()]
+def write():
+    failed = []
+    producer = Producer(settings | {"message.timeout.ms": 30000})
+    producer.produce(topic, b"{}", on_delivery=lambda error, _: failed.append(error))
+    producer.flush(40)
+    if failed[0] is not None:
+        raise KafkaException(failed[0])
+def polled(consumer):
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        message = consumer.poll(1)
+        if message is not None:
+            consumer.close()
+            if message.error():
+                raise KafkaException(message.error())
+            return message.value()
+def read():
+    consumer = Consumer(settings | {"group.id": own, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    return polled(consumer)
+def join():
+    consumer = Consumer(settings | {"group.id": group, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    return polled(consumer)
+one = TopicPartition(topic, 0, 0)
+acl = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{own}", "*", AclOperation.ALL, AclPermissionType.ALLOW)
+scram = UserScramCredentialUpsertion(own, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), b"another password")
+config = ConfigResource(ConfigResource.Type.TOPIC, topic)
+entry = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
+changed = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+attempt("write", write)
+attempt("read", read)
+attempt("join group", join)
+attempt("delete topic", lambda: wait(admin.delete_topics([topic])))
+attempt("delete records", lambda: wait(admin.delete_records([TopicPartition(topic, 0, 1)])))
+attempt("add partitions", lambda: wait(admin.create_partitions([NewPartitions(topic, 9)])))
+attempt("create topic", lambda: wait(admin.create_topics([NewTopic("another-" + topic, 1)])))
+attempt("describe configs", lambda: wait(admin.describe_configs([config])))
+attempt("alter configs", lambda: wait(admin.incremental_alter_configs([changed])))
+attempt("describe group", lambda: wait(admin.describe_consumer_groups([group])))
+attempt("delete group", lambda: wait(admin.delete_consumer_groups([group])))
+attempt("read offsets", lambda: wait(admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])])))
+attempt("alter offsets", lambda: wait(admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, [one])])))
+attempt("describe ACLs", lambda: wait(admin.describe_acls(AclBindingFilter(*[
+    ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY]))))
+attempt("create ACL", lambda: wait(admin.create_acls([AclBinding(*acl)])))
+attempt("set password", lambda: wait(admin.alter_user_scram_credentials([scram])))
+results["topics"] = sorted(admin.list_topics(timeout=30).topics)
+results["groups"] = sorted(found.group_id for found in wait(admin.list_consumer_groups()).valid)
+print(json.dumps(results))
+"""
+"""Tries each request and prints its result. Reads the settings of the client as JSON."""
+
+TOPIC, GROUP, CLUSTER = "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"
+REFUSED = {
+    "write": TOPIC,
+    "read": TOPIC,
+    "join group": GROUP,
+    "delete topic": TOPIC,
+    "delete records": "_NOENT",  # The client finds no such topic.
+    "add partitions": TOPIC,
+    "create topic": TOPIC,
+    "describe configs": TOPIC,
+    "alter configs": TOPIC,
+    "describe group": GROUP,
+    "delete group": GROUP,
+    "read offsets": GROUP,
+    "alter offsets": GROUP,
+    "describe ACLs": "succeeded: []",  # librdkafka ignores the error of the answer.
+    "create ACL": CLUSTER,
+    "set password": CLUSTER,
+}
+"""Attempt -> its result."""
+
+
+def denials(topic: str, group: str) -> set[tuple[str, str]]:
+    """Return the operations and resources that the audit log must have after all attempts.
+
+    librdkafka looks for a topic and for the coordinator of a group first, so many attempts end with Describe."""
+    return {
+        *((operation, f"Topic:{topic}") for operation in ("Describe", "Alter", "DescribeConfigs", "AlterConfigs")),
+        ("Create", f"Topic:another-{topic}"),
+        ("Describe", f"Group:{group}"),
+        *((operation, "Cluster:kafka-cluster") for operation in ("Describe", "Alter")),
+    }
+
+
+def audited(brokers: str, principal: str) -> set[tuple[str, str]]:
+    """Return the denied operations and resources of a principal in the logs of a fleet with one broker."""
+    return {
+        (line["operation"], line["resource"])
+        for line in _lines(kubectl("-n", SYSTEM, "logs", f"{brokers}-0", "--tail=-1"))
+        if line.get("audit") and line.get("principal") == f"User:{principal}" and "operation" in line
+    }
+
+
+def _lines(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines():
+        if line.startswith("{"):
+            yield json.loads(line)
+
+
+KUBERNETES = (
+    ("get", "secret", "firn-s3", "-n", SYSTEM),
+    ("get", "secrets", "-n", SYSTEM),
+    ("get", "configmaps", "-n", SYSTEM),
+    ("get", "pods", "-n", SYSTEM),
+    ("get", "leases", "-n", SYSTEM),
+    ("exec", "deploy/firn-operator", "-n", SYSTEM, "--", "id"),
+    ("logs", "deploy/firn-operator", "-n", SYSTEM),
+    ("create", "token", "firn-operator", "-n", SYSTEM),
+    ("delete", "statefulset", "--all", "-n", SYSTEM),
+    ("get", "--raw", f"/api/v1/namespaces/{SYSTEM}/services/firn-ingest-default:progress/proxy/progress"),
+)
+"""Requests for the release's namespace."""
+KUBERNETES_OF_TENANT = (
+    ("get", "secrets"),
+    ("get", "icebergtopics"),
+    ("get", "topicusers"),
+    ("delete", "icebergtopics", "--all"),
+    ("create", "token", "default"),
+)
+"""Requests for the namespace of another tenant."""
+
+
+def successes(account: str, victim: str) -> list[tuple[str, ...]]:
+    """Make each request as a ServiceAccount ``NAMESPACE:NAME``, and return those that the API server allowed."""
+    namespace = account.partition(":")[0]
+    identity = [f"--as=system:serviceaccount:{account}"]
+    for group in ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"):
+        identity.append(f"--as-group={group}")
+    requests = (*KUBERNETES, *((*request, "-n", victim) for request in KUBERNETES_OF_TENANT))
+    return [request for request in requests if not _refused(identity, request)]
+
+
+def _refused(identity: list[str], request: tuple[str, ...]) -> bool:
+    at = request.index("--") if "--" in request else len(request)
+    try:
+        kubectl(*request[:at], *identity, *request[at:])
+    except RuntimeError as error:
+        return "forbidden" in str(error).lower()
+    return False
