@@ -296,11 +296,16 @@ logLevel: {{ .Values.operator.logLevel }}
 {{- $names := list -}}
 {{- range $name, $group := .root.Values.groups -}}
   {{- if or (not $.executors) $group.executors -}}
-    {{- $default := eq $name $.root.Values.defaultGroup | ternary "firn-ingest" (printf "firn-ingest-%s" $name) -}}
-    {{- $names = append $names ($group.serviceAccount | default $default) -}}
+    {{- $names = append $names (include "firn.ingestAccount" (dict "root" $.root "name" $name)) -}}
   {{- end -}}
 {{- end -}}
 {{ dict "names" ($names | uniq | sortAlpha) | toJson }}
+{{- end }}
+
+{{/* Service account of an ingestion group. Argument: dict "root" $ "name" NAME. */}}
+{{- define "firn.ingestAccount" -}}
+{{- $default := eq .name .root.Values.defaultGroup | ternary "firn-ingest" (printf "firn-ingest-%s" .name) -}}
+{{- (get .root.Values.groups .name).serviceAccount | default $default -}}
 {{- end }}
 
 {{/* What executors may use, by the account of their drivers: images, and the Secrets and claims that sparkConf names. JSON:
@@ -308,9 +313,9 @@ logLevel: {{ .Values.operator.logLevel }}
 {{- define "firn.executorAccounts" -}}
 {{- $spark := include "firn.image" (dict "root" . "name" "spark") -}}
 {{- $users := list -}}
-{{- range $group := .Values.groups -}}
+{{- range $name, $group := .Values.groups -}}
   {{- if $group.executors -}}
-    {{- $users = append $users (dict "account" ($group.serviceAccount | default "firn-ingest") "image" (dig "image" "image" $spark $group) "conf" ($group.sparkConf | default dict)) -}}
+    {{- $users = append $users (dict "account" (include "firn.ingestAccount" (dict "root" $ "name" $name)) "image" (dig "image" "image" $spark $group) "conf" ($group.sparkConf | default dict)) -}}
   {{- end -}}
 {{- end -}}
 {{- range $size := .Values.maintenance.sizes -}}

@@ -505,6 +505,8 @@ def test_a_run_may_hold_leases_and_with_executors_create_pods() -> None:
         ({}, []),
         ({"groups": {"large": {"executors": {"instances": 2}}}, "executorPolicy": {"enabled": False}}, []),
         ({"groups": {"large": {"executors": {"instances": 2}, "serviceAccount": "spark"}}}, ["spark"]),
+        ({"groups": {"large": {"executors": {"instances": 2}}}}, ["firn-ingest-large"]),
+        ({"groups": {"default": {"executors": {"instances": 2}}}}, ["firn-ingest"]),
         ({"maintenance": {"sizes": {"large": {"executors": {"instances": 2}}}}}, ["firn-maintain"]),
     ],
 )
