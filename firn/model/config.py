@@ -579,7 +579,7 @@ class SelfSigned(Settings):
     generation: int = Field(default=1, ge=1)
     """Number of the CA. To replace the CA, raise it by one with ``stage: Trust``."""
     stage: Literal["Trust", "Issue", "Finish"] = "Finish"
-    """How far the signer replaces the CA. Trust: clients get the next CA beside the present one. Issue: the next CA signs certificates, and
+    """Stage of the replacement of the CA. Trust: clients get the next CA beside the present one. Issue: the next CA signs certificates, and
     clients trust both. Finish: clients trust the new CA only. Each stage waits until the stage before it is 15 minutes old."""
 
 
@@ -698,7 +698,7 @@ class KafkaProfile(Profile):
     storage: Storage = Storage()
     """Volume of each broker."""
     service_account: str = "firn-broker"
-    """ServiceAccount of the brokers' pods. With ``access``, brokers authenticate at each other with its tokens, so no other pods may use
+    """ServiceAccount of the brokers' pods. With ``access``, brokers authenticate to each other with its tokens, so no other pods may use
     it. Without ``access``, the pods use none."""
     config: BrokerConfig = {}
     """Broker configs, by Kafka's names."""
@@ -837,7 +837,7 @@ class Registry(Settings):
     """Base URL of the API, such as ``https://registry:8081``, or ``http://apicurio:8080/apis/ccompat/v7`` for Apicurio. A context
     is a part of the URL: ``https://registry:8081/contexts/.sales``."""
     ca: SecretKey | None = None
-    """Secret key with the CA certificates of the registry, as before ``tls``. The Secret is mounted with all its keys."""
+    """Earlier form of ``tls``: Secret key with the CA certificates of the registry. Pods mount the Secret with all its keys."""
     tls: Tls | None = None
     """Private trust of the registry. Without it and ``ca``, the registry needs a certificate of a public CA."""
     username: str = ""

@@ -145,7 +145,7 @@ TOKEN_AUDIENCE = "firn-broker"
 OPERATOR_ACCOUNT = "firn-operator"
 """ServiceAccount of the operator."""
 BROKER_TOKEN_SECONDS = 7 * 86400
-"""Lifetime of the tokens with which brokers of Apache Kafka authenticate at each other. The kubelet replaces a token after a
+"""Lifetime of the tokens with which brokers of Apache Kafka authenticate to each other. The kubelet replaces a token after a
 day, so brokers find each other for six days without the API server."""
 
 

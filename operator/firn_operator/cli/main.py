@@ -34,7 +34,7 @@ Configuration = Annotated[
         "--config",
         envvar="FIRN_CONFIG",
         help=f"Path of the operator's configuration file. Default: {names.CONFIG_PATH} if it exists. Otherwise, the command runs in"
-        " the operator's pod.",
+        " a pod of Firn.",
     ),
 ]
 
@@ -43,7 +43,7 @@ Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Namespace of the resources. Default: that of the context.")
 ]
 Release = Annotated[
-    str, typer.Option("--release-namespace", help="Namespace of the operator, if the command runs in its pod.")
+    str, typer.Option("--release-namespace", help="Namespace of the operator, if the command runs in a pod of Firn.")
 ]
 RELEASE = "firn-system"
 NO_PLAN = 78

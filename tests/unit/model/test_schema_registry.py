@@ -232,7 +232,7 @@ def test_the_certificate_of_the_registry_is_checked(server: Server, tmp_path: Pa
 
     assert found(url, "ca.crt") is not None
     for wrong in ("other-ca.crt", None):
-        with pytest.raises(UnavailableError, match=r"CERTIFICATE_VERIFY_FAILED.*registries\.main\.ca"):
+        with pytest.raises(UnavailableError, match=r"CERTIFICATE_VERIFY_FAILED.*registries\.main\.tls\.ca"):
             found(url, wrong)
     with pytest.raises(UnavailableError, match="certificate"):
         found(url.replace("localhost", "127.0.0.1"), "ca.crt")

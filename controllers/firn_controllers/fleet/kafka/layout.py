@@ -172,7 +172,7 @@ def stage_of(name: str, profile: KafkaProfile, live: StatefulSetState | None) ->
     if profile.access is None:
         if marked is not None:
             raise InvalidSpecError(
-                f"configuration profiles.{name}.access: the brokers have it, and it cannot be removed, because they authenticate at each other;"
+                f"configuration profiles.{name}.access: the brokers have it, and it cannot be removed, because they authenticate to each other;"
                 " set it again, with plaintext: Keep for clients without encryption"
             )
         return Stage.PLAIN

@@ -1,6 +1,6 @@
 """The listeners of a fleet, and its configs for TLS, authentication and ACLs.
 
-Brokers and controllers authenticate at each other with tokens of their ServiceAccount. The subject of a certificate may be
+Brokers and controllers authenticate to each other with tokens of their ServiceAccount. The subject of a certificate may be
 empty, and the operator cannot read it, so no rule could tell the certificate of a broker from that of a client.
 """
 
