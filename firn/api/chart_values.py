@@ -213,8 +213,8 @@ class UsersValues(Settings):
 
     enabled: bool | None
     """Manage TopicUsers. The operator may then create and patch Secrets in the namespaces that it watches. An attacker with its token can
-    read them, because the API server answers a patch with the Secret. The operator asks for the metadata only. Null: as
-    ``quickStart.enabled``."""
+    read them, because the API server answers a patch with the Secret. The operator asks for the metadata only. Null: true if
+    a profile of the quick start has ``users``."""
 
 
 class NetworkPolicyValues(Settings):

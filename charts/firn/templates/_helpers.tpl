@@ -153,7 +153,7 @@ priorityClassName: {{ . }}
 {{- define "firn.selfSigned" -}}
 {{- $found := list -}}
 {{- range $name, $profile := (include "firn.lake" . | fromJson).profiles -}}
-  {{- if kindIs "map" (dig "access" "certificate" "selfSigned" nil $profile) }}{{ $found = append $found $name }}{{ end -}}
+  {{- if kindIs "map" (dig "selfSigned" nil ((($profile.access | default dict).certificate) | default dict)) }}{{ $found = append $found $name }}{{ end -}}
 {{- end -}}
 {{ dict "profiles" ($found | sortAlpha) | toJson }}
 {{- end }}
@@ -162,7 +162,7 @@ priorityClassName: {{ . }}
 {{- define "firn.managedCertificates" -}}
 {{- $found := list -}}
 {{- range $name, $profile := (include "firn.lake" . | fromJson).profiles -}}
-  {{- if kindIs "map" (dig "access" "certificate" "certManager" nil $profile) }}{{ $found = append $found (printf "firn-broker-%s-tls" $name) }}{{ end -}}
+  {{- if kindIs "map" (dig "certManager" nil ((($profile.access | default dict).certificate) | default dict)) }}{{ $found = append $found (printf "firn-broker-%s-tls" $name) }}{{ end -}}
 {{- end -}}
 {{ dict "names" ($found | sortAlpha) | toJson }}
 {{- end }}
@@ -243,7 +243,7 @@ logLevel: {{ .Values.operator.logLevel }}
 {{- $names := list -}}
 {{- range $profile := $lake.profiles -}}
   {{- $security := $profile.security | default dict -}}
-  {{- range $reference := list $security.ca $security.certificate $security.certificateKey (dig "sasl" "password" nil $security) (dig "sasl" "tokens" "ca" nil $security) -}}
+  {{- range $reference := list $security.ca $security.certificate $security.certificateKey (dig "password" nil ($security.sasl | default dict)) (dig "ca" nil ((($security.sasl | default dict).tokens) | default dict)) -}}
     {{- if $reference }}{{ $names = append $names $reference.secret }}{{ end -}}
   {{- end -}}
 {{- end -}}
@@ -261,11 +261,11 @@ logLevel: {{ .Values.operator.logLevel }}
 {{- $lake := include "firn.lake" . | fromJson -}}
 {{- $found := list -}}
 {{- range $catalog := $lake.catalogs -}}
-  {{- $found = append $found (dig "tls" "ca" nil $catalog) -}}
-  {{- $found = append $found (dig "objectStore" "tls" "ca" nil $catalog) -}}
+  {{- $found = append $found (dig "ca" nil ($catalog.tls | default dict)) -}}
+  {{- $found = append $found (dig "ca" nil ((($catalog.objectStore | default dict).tls) | default dict)) -}}
 {{- end -}}
 {{- range $registry := .Values.registries -}}
-  {{- $found = append $found (dig "tls" "ca" nil $registry) -}}
+  {{- $found = append $found (dig "ca" nil ($registry.tls | default dict)) -}}
 {{- end -}}
 {{- $sources := dict -}}
 {{- range $authority := $found -}}
@@ -286,7 +286,7 @@ logLevel: {{ .Values.operator.logLevel }}
   {{- range $reference := $catalog.secretProperties | default dict -}}
     {{- $names = append $names $reference.secret -}}
   {{- end -}}
-  {{- with dig "tls" "certificate" "secret" "" $catalog }}{{ $names = append $names . }}{{ end -}}
+  {{- with dig "secret" "" ((($catalog.tls | default dict).certificate) | default dict) }}{{ $names = append $names . }}{{ end -}}
 {{- end -}}
 {{ dict "names" ($names | uniq | sortAlpha) | toJson }}
 {{- end }}
@@ -315,13 +315,13 @@ logLevel: {{ .Values.operator.logLevel }}
 {{- $users := list -}}
 {{- range $name, $group := .Values.groups -}}
   {{- if $group.executors -}}
-    {{- $users = append $users (dict "account" (include "firn.ingestAccount" (dict "root" $ "name" $name)) "image" (dig "image" "image" $spark $group) "conf" ($group.sparkConf | default dict)) -}}
+    {{- $users = append $users (dict "account" (include "firn.ingestAccount" (dict "root" $ "name" $name)) "image" (dig "image" $spark ($group.image | default dict)) "conf" ($group.sparkConf | default dict)) -}}
   {{- end -}}
 {{- end -}}
 {{- range $size := .Values.maintenance.sizes -}}
   {{- if $size.executors -}}
     {{- $maintenance := $.Values.maintenance -}}
-    {{- $users = append $users (dict "account" ($maintenance.serviceAccount | default "firn-maintain") "image" (dig "image" "image" $spark $maintenance) "conf" ($maintenance.sparkConf | default dict)) -}}
+    {{- $users = append $users (dict "account" ($maintenance.serviceAccount | default "firn-maintain") "image" (dig "image" $spark ($maintenance.image | default dict)) "conf" ($maintenance.sparkConf | default dict)) -}}
   {{- end -}}
 {{- end -}}
 {{- $accounts := dict -}}
@@ -374,6 +374,9 @@ Argument: dict "counter" SELECTOR "window" DURATION */}}
 {{/* "true" if the operator manages TopicUsers, otherwise empty. */}}
 {{- define "firn.usersEnabled" -}}
 {{- $enabled := .Values.users.enabled -}}
-{{- if kindIs "invalid" $enabled }}{{ $enabled = .Values.quickStart.enabled }}{{ end -}}
+{{- $quickStart := .Values.quickStart -}}
+{{- if and (kindIs "invalid" $enabled) $quickStart.enabled -}}
+  {{- $enabled = or (kindIs "map" $quickStart.profile.users) (and $quickStart.diskless.enabled (kindIs "map" $quickStart.diskless.profile.users)) -}}
+{{- end -}}
 {{- if $enabled }}true{{ end -}}
 {{- end }}

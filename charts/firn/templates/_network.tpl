@@ -42,7 +42,7 @@
   {{- range $address := splitList "," ($profile.bootstrapServers | default "") -}}
     {{- with regexFind ":[0-9]+$" (trim $address) }}{{ $brokers = append $brokers (int (trimPrefix ":" .)) }}{{ end -}}
   {{- end -}}
-  {{- $texts = append $texts (dig "security" "sasl" "tokens" "url" "" $profile) -}}
+  {{- $texts = append $texts (dig "url" "" ((((($profile.security | default dict).sasl) | default dict).tokens) | default dict)) -}}
   {{- if kindIs "map" $profile.directReads -}}
     {{- $texts = concat $texts (include "firn.storeTexts" $profile.objectStore | fromJson).texts (values ($profile.directReads.properties | default dict)) -}}
   {{- end -}}

@@ -45,7 +45,7 @@ KINDS = (
     "topicgrants",
 )
 USERS = {"users": {"enabled": True}}
-OPEN: dict[str, Any] = {"quickStart": {"profile": {"access": None, "users": None}}, "users": {"enabled": False}}
+OPEN: dict[str, Any] = {"quickStart": {"profile": {"access": None, "users": None}}}
 """The quick start accepts clients without encryption, and the operator has no rights to Secrets."""
 
 
@@ -522,6 +522,24 @@ def test_a_policy_limits_each_account_that_may_create_pods(values: dict[str, Any
         assert re.findall('"([^"]+)"', condition["expression"]) == [
             f"system:serviceaccount:elsewhere:{account}" for account in accounts
         ]
+
+
+def test_null_is_the_same_as_an_absent_block() -> None:
+    nothing = {"executors": {"instances": 1}, "image": None}
+    kafka = {"bootstrapServers": "kafka:9093"}
+    values = {
+        **EVERYTHING_ON,
+        "networkPolicy": {"enabled": True, "strict": True},
+        "profiles": {
+            "waves": {**WAVES, "access": None},
+            "mine": {**kafka, "security": {"sasl": None}},
+        },
+        "catalogs": {"archive": {"type": "rest", "uri": "u", "warehouse": "w", "tls": None}},
+        "registries": {"main": {"url": "https://registry", "tls": None}},
+        "groups": {"large": nothing},
+        "maintenance": {"image": None},
+    }
+    assert find_object(manifests(render(values)), "Deployment", "firn-operator")
 
 
 def test_every_account_that_may_create_pods_is_in_the_policy() -> None:
