@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from firn.model.jobs import IngestJob
@@ -48,6 +48,10 @@ class ContractCache:
             self._needs[contract.group].update((contract.namespace, need) for need in contract.needs)
         self._contracts[uid] = contract
         if before is not None and (contract is None or contract.access != before.access):
+            kept = self._leaving.get((uid, before.group))
+            if kept is not None and kept[0].profile == before.profile:
+                # The driver may still follow the contract before this one.
+                before = replace(before, rules=before.rules | kept[0].rules)
             self._leaving[uid, before.group] = (before, now)
 
     def has(self, uid: str, group: str) -> bool:

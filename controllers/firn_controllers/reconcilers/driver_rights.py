@@ -56,7 +56,9 @@ class DriverRights:
         self._interval = durations.milliseconds(config.resync) / 1000
 
     async def grant(self, job: IngestJob) -> None:
-        """Give driver and runs the rights for a job contract. Contracts that wait at the same time share a request. Raises FirnError."""
+        """Give driver and runs the rights for a job contract. Contracts that wait at the same time share a request. Raises FirnError.
+
+        After it, call `settle`."""
         profile = self._profiles.get(job.profile)
         if profile is None or job.group not in self._config.groups or not await self._serves(job.profile):
             return
@@ -66,7 +68,14 @@ class DriverRights:
             async with profile.lock:
                 if not profile.has(wanted):
                     await self._add(job.profile, profile)
-        finally:
+        except BaseException:
+            self.settle(job)
+            raise
+
+    def settle(self, job: IngestJob) -> None:
+        """Note that the contract is in force, or was not written. Until then, a comparison keeps its rights."""
+        profile = self._profiles.get(job.profile)
+        if profile is not None:
             profile.waiting.pop(job.uid, None)
 
     async def sync(self, names_: Iterable[str]) -> None:

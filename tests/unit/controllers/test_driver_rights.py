@@ -7,7 +7,7 @@ import pytest
 from firn.model.config import Config
 from firn.model.errors import AccessDeniedError
 from firn.model.jobs import Adoption, RecordSchema, SchemaFormat, SinkCommits, TableTarget
-from firn_controllers.cache.contracts import rules_of
+from firn_controllers.cache.contracts import ContractCache, rules_of
 from firn_controllers.ports import AclRule, Manifest, PrincipalState
 from tests import gen
 from tests.fakes.world import World
@@ -78,6 +78,34 @@ async def test_the_right_comes_before_the_contract() -> None:
     world.access.problem.clear()
     await world.settle()
     assert world.conditions()["Ready"] == ("True", "AllReady")
+
+
+async def test_a_comparison_before_the_contract_is_written_keeps_its_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await world_with(gen.topic("first"))
+    rights_of_drivers = world.operator._context.rights
+    apply, compared = world.cluster.apply, []
+
+    async def compare_first(manifest: Manifest, *, always: bool = False) -> bool:
+        if manifest["metadata"]["name"].startswith("firn-job"):
+            rights_of_drivers.released("default", [])
+            await rights_of_drivers.sync(["waves"])
+            compared.append(rights(world)[DEFAULT])
+        return await apply(manifest, always=always)
+
+    monkeypatch.setattr(world.cluster, "apply", compare_first)
+    world.cluster.create(gen.topic())
+    await world.settle()
+    assert compared[0] == read("first", "flights")
+    assert rights(world)[DEFAULT] == read("first", "flights")
+
+
+async def test_a_driver_keeps_the_rights_of_all_contracts_that_it_may_still_follow() -> None:
+    cache, job = ContractCache(), (await world_with(gen.topic())).job("uid-demo-flights")
+    for now, topic in enumerate(("one", "two", "three")):
+        cache.put(job.uid, job.model_copy(update={"topic": topic}), float(now))
+    assert cache.rules("waves")["default"] == read("one", "two", "three")
+    cache.leave(job.uid, "default")
+    assert cache.rules("waves")["default"] == read("three")
 
 
 async def test_the_right_goes_after_the_driver_has_released_the_topic() -> None:

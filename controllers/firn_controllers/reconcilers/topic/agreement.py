@@ -264,7 +264,10 @@ class TopicAgreement:
             except FirnError as error:
                 await self._remember_topic(observed, findings)
                 return replace(findings, topic=error)
-            await self._contracts.apply(wanted)
+            try:
+                await self._contracts.apply(wanted)
+            finally:
+                self._context.rights.settle(wanted.job)
             self._context.await_report(wanted.job.group, wanted.job.uid, wanted.job.generation)
         if not named:
             await self._kept.forget(profile, topic)
