@@ -389,6 +389,14 @@ async def test_the_keys_of_tokens_are_a_json_web_key_set(cluster: KubeCluster) -
         assert all({"kid", "kty"} <= key.keys() for key in keys)
 
 
+async def test_an_api_server_without_keys_of_tokens_is_unavailable(
+    cluster: KubeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("firn_operator.adapters.kube.cluster.API_SERVER_KEYS", "/openid/v1/no-keys")
+    with pytest.raises((UnavailableError, AccessDeniedError), match="no-keys"):
+        await cluster.token_keys()
+
+
 async def test_a_closed_port_is_unavailable(configuration: Configuration) -> None:
     configuration.host = f"https://127.0.0.1:{free_port()}"
     api = Api(configuration, RateLimit(1000, 1000))

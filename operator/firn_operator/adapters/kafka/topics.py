@@ -143,11 +143,17 @@ class ProfileClients(ProfileAdmin):
         )
         if isinstance(listed, BaseException):
             raise listed
+        failed: FirnError | None = None
         for broker in listed.brokers:
             entry = ConfigEntry(_RELOADS, "PEM", incremental_operation=AlterConfigOpType.SET)
             resource = ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
             futures = self.admin().incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT)
-            await self._all(f"reload the certificate of broker {broker}", futures.values())
+            try:
+                await self._all(f"reload the certificate of broker {broker}", futures.values())
+            except FirnError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     async def _describe(self, topics: Sequence[str]) -> Sequence[TopicState | BaseException | None]:
         names = sorted(set(topics))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from firn.model import names
-from firn.model.errors import AccessDeniedError, CommitConflictError, ConflictError, InvalidSpecError
+from firn.model.errors import AccessDeniedError, CommitConflictError, ConflictError, InvalidSpecError, UnavailableError
 from firn_controllers.fleet.access import API_SERVER_KEYS
 from firn_controllers.ports import JobState, PodState, StatefulSetState
 from firn_operator.adapters.kube import field_managers
@@ -175,7 +175,11 @@ class KubeCluster:
 
     async def token_keys(self) -> str:
         """Return the public keys of the tokens of ServiceAccounts. Raises AccessDeniedError and UnavailableError."""
-        return json.dumps(await self._api.call("GET", API_SERVER_KEYS, accept=KEY_SET), sort_keys=True)
+        try:
+            answer = await self._api.call("GET", API_SERVER_KEYS, accept=KEY_SET)
+        except ApiError as error:
+            raise UnavailableError(f"Kubernetes API, GET {API_SERVER_KEYS}: {error}") from error
+        return json.dumps(answer, sort_keys=True)
 
     async def stateful_set(self, name: str) -> StatefulSetState | None:
         """Return the state of a StatefulSet as the watches show it."""
