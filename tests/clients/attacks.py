@@ -1,9 +1,5 @@
 """Attacks of one tenant on another: each request that a Kafka client or a Kubernetes account can make, without the right."""
 
-import json
-from collections.abc import Iterator
-from typing import Any
-
 from hack.quickstart import SYSTEM, kubectl
 
 KAFKA = """
@@ -111,21 +107,6 @@ def denials(topic: str, group: str) -> set[tuple[str, str]]:
         ("Describe", f"Group:{group}"),
         *((operation, "Cluster:kafka-cluster") for operation in ("Describe", "Alter")),
     }
-
-
-def audited(brokers: str, principal: str) -> set[tuple[str, str]]:
-    """Return the denied operations and resources of a principal in the logs of a fleet with one broker."""
-    return {
-        (line["operation"], line["resource"])
-        for line in _lines(kubectl("-n", SYSTEM, "logs", f"{brokers}-0", "--tail=-1"))
-        if line.get("audit") and line.get("principal") == f"User:{principal}" and "operation" in line
-    }
-
-
-def _lines(text: str) -> Iterator[dict[str, Any]]:
-    for line in text.splitlines():
-        if line.startswith("{"):
-            yield json.loads(line)
 
 
 KUBERNETES = (
