@@ -28,7 +28,7 @@ VALUES: dict[str, Any] = {
     "groups": {"default": {}, "large": {"executors": {"instances": 1}}},
     "profiles": {"sealed": {"access": {"certificate": {"selfSigned": {}}}}},
     "quickStart": {
-        "profile": {"namespaces": ["shop"], "metadataVersion": "4.2"},
+        "profile": {"namespaces": ["shop"], "metadataVersion": "4.2", "access": None, "users": None},
         "diskless": {
             "enabled": True,
             "profile": {
