@@ -78,9 +78,9 @@ def test_metrics_come_from_the_status() -> None:
     }
 
 
-def test_only_an_existing_kafka_can_have_users() -> None:
+def test_brokers_without_authentication_have_no_users() -> None:
     document = gen.config().model_dump(by_alias=True)
     document["profiles"]["classic"]["users"] = {}
-    with pytest.raises(ValidationError, match="users needs bootstrapServers"):
+    with pytest.raises(ValidationError, match="users needs access or bootstrapServers"):
         Config.model_validate(document)
     assert gen.with_users().profiles["outside"].model_dump()["users"]["groups"] == ["{namespace}.*"]
