@@ -60,7 +60,6 @@ APIS = {
     "secret": "/api/v1",
     "statefulset": "/apis/apps/v1",
     "topicset": "/apis/firn.dev/v1alpha1",
-    "topicuser": "/apis/firn.dev/v1alpha1",
 }
 """Kind -> API that serves it, for the kinds that `get` reads often."""
 

@@ -10,7 +10,7 @@ import pytest
 from firn.model import names
 from hack import quickstart
 from hack.quickstart import SYSTEM, apply, kubectl, say
-from tests.clients import attacks
+from tests.e2e import tenants
 from tests.e2e.brokers import PATIENCE, await_rolled, await_until
 from tests.e2e.topics import VALUES, Produce, await_ready, await_rows, numbered, topic_manifest
 
@@ -178,18 +178,14 @@ def run(script: str, *arguments: str, stdin: str = "") -> str:
     return kubectl("-n", CLIENTS, "exec", "-i", "client", "--", "python", "-c", script, *arguments, stdin=stdin)
 
 
-def grant(topic: str, *roles: str, **other: str) -> dict[str, Any]:
-    """Return a grant of roles on a topic. ``other`` may name its namespace."""
-    return {"topics": [{"name": topic, **other}], "roles": list(roles)}
-
-
-def user(name: str, namespace: str, *grants: dict[str, Any]) -> dict[str, str]:
-    """Create a TopicUser, and return its settings of librdkafka."""
-    spec = {"profile": PROFILE, "authentication": {"type": "ScramSha512"}, "grants": list(grants)}
-    metadata = {"name": name, "namespace": namespace}
+def user(namespace: str, topic: str) -> dict[str, str]:
+    """Create a TopicUser that may produce to a topic, and return its settings of librdkafka."""
+    grants = [{"topics": [{"name": topic}], "roles": ["Produce"]}]
+    spec = {"profile": PROFILE, "authentication": {"type": "ScramSha512"}, "grants": grants}
+    metadata = {"name": "checkout", "namespace": namespace}
     apply({"apiVersion": names.API_VERSION, "kind": "TopicUser", "metadata": metadata, "spec": spec})
-    kubectl("-n", namespace, "wait", "--for=condition=CredentialsReady", f"topicuser/{name}", "--timeout=120s")
-    secret = quickstart.get("secret", f"{name}-kafka", namespace)
+    kubectl("-n", namespace, "wait", "--for=condition=Ready", "topicuser/checkout", "--timeout=120s")
+    secret = quickstart.get("secret", "checkout-kafka", namespace)
     assert secret is not None
     settings: dict[str, str] = json.loads(base64.b64decode(secret["data"]["librdkafka.json"]))
     return settings
@@ -247,7 +243,7 @@ def test_clients_move_to_a_listener_with_tls_and_authentication(
     assert json.loads(run(PRODUCE, SECURE, name, mover, PASSWORD, stdin=lines)) == {"left": 0, "failed": []}
     await_rows(table, 300, timeout=PATIENCE)
 
-    produce(topic, numbered(300, 100), **user("checkout", namespace, grant("moving", "Produce")))
+    produce(topic, numbered(300, 100), **user(namespace, "moving"))
     await_rows(table, 400, timeout=PATIENCE)
     kubectl("-n", namespace, "delete", "topicuser", "checkout", "--timeout=120s")
 
@@ -260,7 +256,7 @@ def test_clients_move_to_a_listener_with_tls_and_authentication(
     knocked = run(KNOCK, f"{BROKERS}-0.{BROKERS}.{SYSTEM}.svc").split()
     assert knocked == ["False", "False", "False"], "a client without authentication gets no answer at any port"
 
-    assert attacks.successes(f"{CLIENTS}:default", namespace) == []
+    assert tenants.allowed_requests(f"{CLIENTS}:default", namespace) == []
 
     apply(topic_manifest("closed", namespace, profile=PROFILE))
     await_ready("closed", namespace, timeout=PATIENCE)

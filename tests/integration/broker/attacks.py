@@ -1,6 +1,4 @@
-"""Attacks of one tenant on another: each request that a Kafka client or a Kubernetes account can make, without the right."""
-
-from hack.quickstart import SYSTEM, kubectl
+"""Requests of a Kafka client for a topic and a group on which it has no rights, and their results."""
 
 KAFKA = """
 import json, sys, time
@@ -107,45 +105,3 @@ def denials(topic: str, group: str) -> set[tuple[str, str]]:
         ("Describe", f"Group:{group}"),
         *((operation, "Cluster:kafka-cluster") for operation in ("Describe", "Alter")),
     }
-
-
-KUBERNETES = (
-    ("get", "secret", "firn-s3", "-n", SYSTEM),
-    ("get", "secrets", "-n", SYSTEM),
-    ("get", "configmaps", "-n", SYSTEM),
-    ("get", "pods", "-n", SYSTEM),
-    ("get", "leases", "-n", SYSTEM),
-    ("exec", "deploy/firn-operator", "-n", SYSTEM, "--", "id"),
-    ("logs", "deploy/firn-operator", "-n", SYSTEM),
-    ("create", "token", "firn-operator", "-n", SYSTEM),
-    ("delete", "statefulset", "--all", "-n", SYSTEM),
-    ("get", "--raw", f"/api/v1/namespaces/{SYSTEM}/services/firn-ingest-default:progress/proxy/progress"),
-)
-"""Requests for the release's namespace."""
-KUBERNETES_OF_TENANT = (
-    ("get", "secrets"),
-    ("get", "icebergtopics"),
-    ("get", "topicusers"),
-    ("delete", "icebergtopics", "--all"),
-    ("create", "token", "default"),
-)
-"""Requests for the namespace of another tenant."""
-
-
-def successes(account: str, victim: str) -> list[tuple[str, ...]]:
-    """Make each request as a ServiceAccount ``NAMESPACE:NAME``, and return those that the API server allowed."""
-    namespace = account.partition(":")[0]
-    identity = [f"--as=system:serviceaccount:{account}"]
-    for group in ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"):
-        identity.append(f"--as-group={group}")
-    requests = (*KUBERNETES, *((*request, "-n", victim) for request in KUBERNETES_OF_TENANT))
-    return [request for request in requests if not _refused(identity, request)]
-
-
-def _refused(identity: list[str], request: tuple[str, ...]) -> bool:
-    at = request.index("--") if "--" in request else len(request)
-    try:
-        kubectl(*request[:at], *identity, *request[at:])
-    except RuntimeError as error:
-        return "forbidden" in str(error).lower()
-    return False
