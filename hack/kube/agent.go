@@ -25,7 +25,6 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	networkinglisters "k8s.io/client-go/listers/networking/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
 	"firn.dev/hack/kube/policies"
@@ -50,24 +49,10 @@ type agent struct {
 }
 
 func newPolicyAgentCommand() *cobra.Command {
-	var kubeconfig, socket string
-	command := &cobra.Command{
-		Use:          "policy-agent",
-		Short:        "Enforce NetworkPolicies on one node",
-		SilenceUsage: true,
-		RunE: func(command *cobra.Command, _ []string) error {
-			config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-			if err != nil {
-				return err
-			}
-			client, err := kubernetes.NewForConfig(config)
-			if err != nil {
-				return err
-			}
-			return runAgent(context.Background(), client, socket)
-		},
-	}
-	command.Flags().StringVar(&kubeconfig, "kubeconfig", "", "how to reach the API server")
+	var socket string
+	command := newClientCommand("policy-agent", "Enforce NetworkPolicies on one node", func(ctx context.Context, client kubernetes.Interface) error {
+		return runAgent(ctx, client, socket)
+	})
 	command.Flags().StringVar(&socket, "socket", "", "where the CNI plugin announces new pods")
 	return command
 }
@@ -166,7 +151,7 @@ func (a *agent) cluster() (*policies.Cluster, error) {
 		// The address of a pod that ends may already belong to a newer pod.
 		if address, ok := a.address(pod); ok {
 			holders[address] = policies.Pod{
-				Namespace: pod.Namespace, Name: pod.Name, Address: address, Labels: pod.Labels, Ports: containerPorts(pod),
+				Namespace: pod.Namespace, Address: address, Labels: pod.Labels, Ports: containerPorts(pod),
 			}
 		}
 	}
@@ -193,7 +178,7 @@ func (a *agent) address(pod *corev1.Pod) (netip.Addr, bool) {
 
 func containerPorts(pod *corev1.Pod) []corev1.ContainerPort {
 	var ports []corev1.ContainerPort
-	for _, container := range append(pod.Spec.InitContainers[:len(pod.Spec.InitContainers):len(pod.Spec.InitContainers)], pod.Spec.Containers...) {
+	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		ports = append(ports, container.Ports...)
 	}
 	return ports

@@ -4,8 +4,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/cli"
@@ -45,7 +48,7 @@ func main() {
 	}
 	build, ok := known[name]
 	if !ok {
-		fmt.Fprintf(os.Stderr, "kube: %q is not one of kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kube-proxy, kubectl, etcd, local-provisioner, policy-agent, forward\n", name)
+		fmt.Fprintf(os.Stderr, "kube: %q is not one of %s\n", name, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(build()))

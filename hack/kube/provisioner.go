@@ -16,7 +16,6 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 )
@@ -45,24 +44,10 @@ type provisioner struct {
 type key struct{ namespace, name string }
 
 func newProvisionerCommand() *cobra.Command {
-	var kubeconfig, directory, node string
-	command := &cobra.Command{
-		Use:          "local-provisioner",
-		Short:        "Provision local PersistentVolumes on one node",
-		SilenceUsage: true,
-		RunE: func(command *cobra.Command, _ []string) error {
-			config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-			if err != nil {
-				return err
-			}
-			client, err := kubernetes.NewForConfig(config)
-			if err != nil {
-				return err
-			}
-			return runProvisioner(context.Background(), client, directory, node)
-		},
-	}
-	command.Flags().StringVar(&kubeconfig, "kubeconfig", "", "how to reach the API server")
+	var directory, node string
+	command := newClientCommand("local-provisioner", "Provision local PersistentVolumes on one node", func(ctx context.Context, client kubernetes.Interface) error {
+		return runProvisioner(ctx, client, directory, node)
+	})
 	command.Flags().StringVar(&directory, "directory", "", "where the directories of the volumes are made")
 	command.Flags().StringVar(&node, "node", "", "the node whose claims are served")
 	return command

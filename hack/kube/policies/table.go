@@ -19,10 +19,10 @@ import (
 
 // Pod is a running pod with an address of its own.
 type Pod struct {
-	Namespace, Name string
-	Address         netip.Addr
-	Labels          map[string]string
-	Ports           []corev1.ContainerPort
+	Namespace string
+	Address   netip.Addr
+	Labels    map[string]string
+	Ports     []corev1.ContainerPort
 }
 
 // Cluster is the state that policies apply to. Namespaces has the labels of each namespace.

@@ -14,7 +14,7 @@ import (
 // The pods of all cases: a database and a client in `shop`, and a tenant and DNS elsewhere.
 func pods() []Pod {
 	pod := func(namespace, name, address string, ports ...corev1.ContainerPort) Pod {
-		return Pod{namespace, name, netip.MustParseAddr(address), map[string]string{"app": name}, ports}
+		return Pod{namespace, netip.MustParseAddr(address), map[string]string{"app": name}, ports}
 	}
 	return []Pod{
 		pod("shop", "database", "10.244.0.2", corev1.ContainerPort{Name: "sql", ContainerPort: 5432, Protocol: corev1.ProtocolTCP}),
