@@ -6,8 +6,6 @@ import email
 import hashlib
 import io
 import re
-import shutil
-import subprocess
 import tarfile
 import tempfile
 import zipfile
@@ -16,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 from urllib.parse import quote
+
+from hack.support.command import run
 
 _GO = b"\xff Go buildinf:"
 """Bytes that each program of Go has (debug/buildinfo)."""
@@ -137,16 +137,12 @@ def _coordinates(content: bytes) -> Iterator[tuple[str, str, str]]:
 
 
 def _go(program: bytes) -> Iterator[Part]:
-    """Yield the modules of a program. Raises ``FileNotFoundError`` without Go, and ``CalledProcessError``."""
-    if shutil.which("go") is None:
-        raise FileNotFoundError("the list of an image with programs of Go needs Go; install it")
+    """Yield the modules of a program. Raises `Failure` without Go."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "program"
         path.write_bytes(program)
         path.chmod(0o755)
-        lines = subprocess.run(
-            ["go", "version", "-m", path], check=True, capture_output=True, text=True
-        ).stdout.splitlines()
+        lines = run(["go", "version", "-m", path]).splitlines()
     toolchain = lines[0].rpartition(": ")[2].split()[0].removeprefix("go")
     yield Part(f"pkg:golang/stdlib@{_quoted(toolchain)}", "stdlib", toolchain)
     modules: list[tuple[str, str]] = []

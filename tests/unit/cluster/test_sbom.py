@@ -16,6 +16,7 @@ from referencing import Registry, Resource
 
 from hack.localcluster.images import build, contents, sbom
 from hack.localcluster.images.build import Engine
+from hack.support.progress import Failure
 from tests.chart import helm
 
 STATUS = """\
@@ -134,6 +135,13 @@ def test_the_modules_of_a_go_program_are_listed(tmp_path: Path) -> None:
     document = sbom.document("tools", "1", contents.of_layers([program]))
     validate(document)
     assert {purl.partition("@")[0] for purl in purls(document)} >= {"pkg:golang/stdlib", "pkg:golang/helm.sh/helm/v3"}
+
+
+def test_without_go_the_message_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = layer(tmp_path / "layer", {"usr/local/bin/tool": b"ELF \xff Go buildinf: ..."}, packed=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(Failure, match=r"^go is not installed or not on PATH .*; install it$"):
+        contents.of_layers([program])
 
 
 def test_an_engine_lists_the_file_system_that_it_exports(layers: list[Path], tmp_path: Path) -> None:
