@@ -149,22 +149,19 @@ priorityClassName: {{ . }}
 {{ .certificate.secret | default (printf "firn-broker-%s-tls" .name) }}
 {{- end }}
 
-{{/* Profiles whose certificates firn-signer issues, sorted. JSON: {profiles: [NAME]} */}}
-{{- define "firn.selfSigned" -}}
+{{/* Profiles whose certificates have a source, sorted. Argument: dict "root" $ "source" (selfSigned | certManager). JSON: {profiles: [NAME]} */}}
+{{- define "firn.certificatesFrom" -}}
+{{- $source := .source -}}
 {{- $found := list -}}
-{{- range $name, $profile := (include "firn.lake" . | fromJson).profiles -}}
-  {{- if kindIs "map" (dig "selfSigned" nil ((($profile.access | default dict).certificate) | default dict)) }}{{ $found = append $found $name }}{{ end -}}
+{{- range $name, $profile := (include "firn.lake" .root | fromJson).profiles -}}
+  {{- if kindIs "map" (dig $source nil ((($profile.access | default dict).certificate) | default dict)) }}{{ $found = append $found $name }}{{ end -}}
 {{- end -}}
 {{ dict "profiles" ($found | sortAlpha) | toJson }}
 {{- end }}
 
-{{/* Certificates of cert-manager that the operator applies, sorted. JSON: {names: [NAME]} */}}
-{{- define "firn.managedCertificates" -}}
-{{- $found := list -}}
-{{- range $name, $profile := (include "firn.lake" . | fromJson).profiles -}}
-  {{- if kindIs "map" (dig "certManager" nil ((($profile.access | default dict).certificate) | default dict)) }}{{ $found = append $found (printf "firn-broker-%s-tls" $name) }}{{ end -}}
-{{- end -}}
-{{ dict "names" ($found | sortAlpha) | toJson }}
+{{/* Profiles whose certificates firn-signer issues. JSON: {profiles: [NAME]} */}}
+{{- define "firn.selfSigned" -}}
+{{ include "firn.certificatesFrom" (dict "root" . "source" "selfSigned") }}
 {{- end }}
 
 {{/* Secrets that the chart generates once: passwords of the quick start, and tokens of direct reads. JSON: {secrets: [{name, keys}]} */}}
@@ -277,6 +274,39 @@ logLevel: {{ .Values.operator.logLevel }}
   {{- end -}}
 {{- end -}}
 {{ dict "sources" $sources | toJson }}
+{{- end }}
+
+{{/* Mounts of the volumes in firn.trustVolumes. Argument: $ */}}
+{{- define "firn.trustMounts" -}}
+{{- $number := 0 -}}
+{{- range $source, $keys := (include "firn.trust" . | fromJson).sources }}
+- name: trust-{{ $number }}
+  mountPath: /etc/firn/trust/{{ $source | replace "/" "-" }}
+  readOnly: true
+{{- $number = add1 $number }}
+{{- end }}
+{{- end }}
+
+{{/* Volumes with the CA certificates of private servers, without the other keys of their objects. Argument: $ */}}
+{{- define "firn.trustVolumes" -}}
+{{- $number := 0 -}}
+{{- range $source, $keys := (include "firn.trust" . | fromJson).sources }}
+- name: trust-{{ $number }}
+  {{- if hasPrefix "secret/" $source }}
+  secret:
+    secretName: {{ trimPrefix "secret/" $source }}
+  {{- else }}
+  configMap:
+    name: {{ trimPrefix "configmap/" $source }}
+  {{- end }}
+    defaultMode: 0440
+    optional: true
+    items:
+      {{- range $keys }}
+      - {key: {{ . | quote }}, path: {{ . | quote }}}
+      {{- end }}
+{{- $number = add1 $number }}
+{{- end }}
 {{- end }}
 
 {{/* Secrets of the catalogs, sorted. JSON: {names: [...]} */}}

@@ -175,6 +175,8 @@ def test_every_pod_is_isolated(direction: str) -> None:
         ("run", "classic", 9092),
         ("run-executor", "run", 40123),
         ("run-executor", "firn-s3", 7070),
+        ("firn-query", "firn-postgres", 5432),
+        ("firn-query", "firn-s3", 7070),
         ("classic", "classic", 9093),
         ("classic", "classic", 9092),
         ("upgrade", "classic", 9092),
@@ -218,6 +220,7 @@ def test_pods_connect_to_what_they_need(source: str, destination: str, port: int
         ("firn-postgres", 5432),
         ("firn-s3", 7070),
         ("firn-quickstart-secrets", 80),
+        ("firn-query", 80),
     ],
 )
 def test_other_pods_do_not_connect(source: str, destination: str, port: int) -> None:
@@ -236,6 +239,8 @@ def test_other_pods_do_not_connect(source: str, destination: str, port: int) -> 
         ("firn-signer", "firn-postgres", 5432),
         ("classic", "diskless", 9092),
         ("upgrade", "firn-s3", 7070),
+        ("firn-query", "classic", 9092),
+        ("firn-query", "driver-default", 8080),
         ("firn-postgres", "firn-s3", 7070),
         ("firn-s3", "shop", 8080),
         ("classic", "shop", 8080),
