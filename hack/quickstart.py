@@ -250,32 +250,24 @@ def client_pod(name: str, namespace: str, user: str | None = None) -> Manifest:
     """Return a pod that waits, with Python and an ordinary Kafka client, under PodSecurity ``restricted``.
 
     With a TopicUser, the pod has the files of its Secret in a directory, and the variable ``KAFKA_USER`` names it."""
-    secret = {"name": "user", "secret": {"secretName": f"{user}-kafka", "defaultMode": 0o444}}
-    credential: Manifest = {
-        "env": [{"name": "KAFKA_USER", "value": "/etc/kafka-user"}],
-        "volumeMounts": [{"name": "user", "mountPath": "/etc/kafka-user", "readOnly": True}],
+    container: Manifest = {
+        "name": "client",
+        "image": images()["firn-operator"],
+        "command": ["python", "-c", "import signal; signal.pause()"],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": 1,
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-            "volumes": [secret] if user else [],
-            "containers": [
-                {
-                    **(credential if user else {}),
-                    "name": "client",
-                    "image": images()["firn-operator"],
-                    "command": ["python", "-c", "import signal; signal.pause()"],
-                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                }
-            ],
-        },
+    spec: Manifest = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
     }
+    if user is not None:
+        spec["volumes"] = [{"name": "user", "secret": {"secretName": f"{user}-kafka", "defaultMode": 0o444}}]
+        container["volumeMounts"] = [{"name": "user", "mountPath": "/etc/kafka-user", "readOnly": True}]
+        container["env"] = [{"name": "KAFKA_USER", "value": "/etc/kafka-user"}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
 
 
 def firn(*arguments: str, check: bool = True, timeout: float = 600) -> str:
