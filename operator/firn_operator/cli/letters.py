@@ -1,6 +1,6 @@
 """``firn dlq list`` and ``firn dlq show``: the dead letters of a topic, read from its dead-letter table.
 
-Both read the catalog, so they run in the operator's pod, as ``firn sql`` does.
+Both read the catalog, so they run in the operator's pod.
 """
 
 import json
