@@ -1,5 +1,7 @@
 """The Certificate of cert-manager for the brokers of a profile, whatever its brokers are."""
 
+from ipaddress import ip_address
+
 from firn.model import durations, names
 from firn.model.config import Certificate
 from firn_controllers import children
@@ -41,7 +43,11 @@ def problem(fleet: Fleet, state: CertificateState) -> str | None:
 
 
 def _is_address(host: str) -> bool:
-    return ":" in host or host.replace(".", "").isdigit()
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _seconds(duration: str) -> str:

@@ -380,7 +380,7 @@ def cert_manager(**terms: Any) -> dict[str, Any]:
 
 async def test_cert_manager_issues_the_certificate_that_brokers_mount() -> None:
     external = {"type": "LoadBalancer", "hosts": ["b0.example.com"]}
-    given = cert_manager(duration="24h", renewBefore="8h", names=["192.0.2.7"])
+    given = cert_manager(duration="24h", renewBefore="8h", names=["192.0.2.7", "4711"])
     world = World(config(given, external=external, replicas=1))
     await world.settle()
     applied = world.certificates.applied[CERTIFICATE]
@@ -388,7 +388,7 @@ async def test_cert_manager_issues_the_certificate_that_brokers_mount() -> None:
     assert applied["spec"] == {
         "secretName": CERTIFICATE,
         "commonName": NAME,
-        "dnsNames": [f"*.{NAME}.firn-system.svc", "b0.example.com", f"{NAME}-bootstrap.firn-system.svc"],
+        "dnsNames": [f"*.{NAME}.firn-system.svc", "4711", "b0.example.com", f"{NAME}-bootstrap.firn-system.svc"],
         "ipAddresses": ["192.0.2.7"],
         "duration": "86400s",
         "renewBefore": "28800s",
