@@ -21,13 +21,11 @@ from prometheus_client.registry import CollectorRegistry
 import firn_broker.__main__ as broker_process
 import firn_broker.metrics  # noqa: F401 (registers the metrics of the broker)
 import firn_operator.adapters.kube.api_client  # noqa: F401 (registers the metric of Kubernetes requests)
-from firn.model.clock import SystemClock
 from firn.model.errors import ExitCode
 from firn_broker.settings import BrokerSettings
 from firn_operator.cli.main import app
 from firn_operator.cli.resources.plan import PlanCode
 from firn_operator.process import telemetry
-from firn_operator.signer.process import ExpiryMetrics
 from firn_spark.ingestion.progress import Metrics
 from hack.vocabulary import conditions, messages
 
@@ -211,7 +209,7 @@ def metrics() -> str:
         (
             "Signer",
             "Port `metrics` of the Service `firn-signer`, if a profile has `selfSigned`.",
-            ExpiryMetrics(SystemClock()).collect(),
+            telemetry.CertificateMetrics(dict).collect(),
         ),
         ("Diskless broker", "Port `metrics` of the Services `firn-broker-PROFILE`.", broker),
     )

@@ -52,8 +52,8 @@ class Board:
     """Uid of a topic whose columns the operator has to find -> its schema with these columns."""
     outcomes: dict[tuple[str, Kind], PolicyOutcome] = field(default_factory=dict)
     """Uid of a topic and kind of policy -> the policy's effect on the topic."""
-    certificate_ends: dict[str, datetime] = field(default_factory=dict)
-    """Profile -> when the certificate that cert-manager issued for its brokers ends."""
+    certificate_ends: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    """Profile and ``brokers`` -> when the certificate that cert-manager issued for its brokers ends."""
     listings: dict[str, Listing] = field(default_factory=dict)
     """Profile with TopicSets -> its topics."""
     contracts: ContractCache = field(default_factory=ContractCache)

@@ -10,11 +10,6 @@ from firn.model.errors import ExitCode, FirnError, InvalidSpecError
 from firn_operator.process import telemetry, wiring
 
 
-def _address(variable: str, port: int) -> tuple[str, int]:
-    host, _, given = os.environ.get(variable, f"0.0.0.0:{port}").rpartition(":")
-    return host, int(given)
-
-
 def main() -> int:
     """Run the operator until SIGTERM, and return the exit code.
 
@@ -26,8 +21,8 @@ def main() -> int:
         print(f"firn-operator: {error}", file=sys.stderr)
         return ExitCode.CONFIGURATION
     telemetry.configure_logs(configuration.log_level)
-    metrics = _address("FIRN_METRICS_LISTEN", telemetry.METRICS_PORT)
-    probes = _address("FIRN_PROBES_LISTEN", telemetry.PROBES_PORT)
+    metrics = telemetry.address("FIRN_METRICS_LISTEN", telemetry.METRICS_PORT)
+    probes = telemetry.address("FIRN_PROBES_LISTEN", telemetry.PROBES_PORT)
     try:
         asyncio.run(wiring.run(configuration, metrics, probes))
     except FirnError as error:

@@ -201,7 +201,7 @@ class FleetReconciler:
 
     async def _certificate(self, fleet: AnyFleet) -> str | None:
         """Apply the Certificate of cert-manager, and return why the brokers may lack its certificate. Raises InvalidSpecError."""
-        access, port = self._config.closed_profiles.get(fleet.name), self._context.ports.certificates
+        access, port = fleet.profile.access, self._context.ports.certificates
         if access is None or access.certificate.cert_manager is None or port is None:
             return None
         manifest = certificate.build(fleet, access.certificate)
@@ -213,7 +213,7 @@ class FleetReconciler:
             # The brokers keep the certificate that they have.
             return str(error)
         if state.ends is not None:
-            self._context.board.certificate_ends[fleet.name] = state.ends
+            self._context.board.certificate_ends[fleet.name, "brokers"] = state.ends
         return certificate.problem(fleet, state)
 
     def _long_wait(self, profile: str) -> str | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sys
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
@@ -420,13 +421,15 @@ class TopicUserMetrics(Collector):
 
 
 class CertificateMetrics(Collector):
-    """The time until the certificates that cert-manager issued end, computed at each scrape.
+    """The time until certificates end, by profile and certificate, computed at each scrape.
 
-    The signer has the same metric for the certificates that it issues.
+    The operator has it for those that cert-manager issued, and the signer for its own.
     """
 
     def __init__(
-        self, ends: Callable[[], Mapping[str, datetime]], now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        ends: Callable[[], Mapping[tuple[str, str], datetime]],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._ends = ends
         self._now = now
@@ -435,11 +438,12 @@ class CertificateMetrics(Collector):
         """Return the metric family of all profiles."""
         family = GaugeMetricFamily(
             "firn_certificate_expiry_seconds",
-            "Seconds until a certificate of a profile ends that cert-manager issued for the brokers",
+            "Seconds until a certificate of a profile ends: brokers (of the brokers) or authority (the CA of the signer)",
             labels=["profile", "certificate"],
         )
-        for profile, end in self._ends().items():
-            family.add_metric([profile, "brokers"], (end - self._now()).total_seconds())
+        now = self._now()
+        for labels, end in self._ends().items():
+            family.add_metric(labels, (end - now).total_seconds())
         return [family]
 
 
@@ -514,18 +518,24 @@ async def _metrics(request: web.Request) -> web.Response:
 
 async def serve(health: Health, metrics: tuple[str, int], probes: tuple[str, int]) -> list[web.AppRunner]:
     """Start both servers. The caller cleans up the runners at the end."""
-    runners = []
-    for (host, port), routes in (
-        (metrics, [web.get("/metrics", _metrics)]),
-        (probes, [web.get("/livez", health.livez), web.get("/readyz", health.readyz)]),
-    ):
-        application = web.Application()
-        application.add_routes(routes)
-        runner = web.AppRunner(application, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, host, port).start()
-        runners.append(runner)
-    return runners
+    probing = [web.get("/livez", health.livez), web.get("/readyz", health.readyz)]
+    return [await serve_routes(metrics, [web.get("/metrics", _metrics)]), await serve_routes(probes, probing)]
+
+
+async def serve_routes(address: tuple[str, int], routes: Iterable[web.RouteDef]) -> web.AppRunner:
+    """Start a server with these routes and nothing else. The caller cleans up the runner at the end."""
+    application = web.Application()
+    application.add_routes(routes)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, *address).start()
+    return runner
+
+
+def address(variable: str, port: int) -> tuple[str, int]:
+    """Return the address in an environment variable, as ``HOST:PORT``; without it, ``port`` on all interfaces."""
+    host, _, given = os.environ.get(variable, f"0.0.0.0:{port}").rpartition(":")
+    return host, int(given)
 
 
 def configure_logs(level: str) -> None:

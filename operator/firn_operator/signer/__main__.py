@@ -23,9 +23,9 @@ def main() -> int:
         print(f"firn-signer: {error}", file=sys.stderr)
         return ExitCode.CONFIGURATION
     telemetry.configure_logs(configuration.log_level)
-    host, _, port = os.environ.get("FIRN_METRICS_LISTEN", f"0.0.0.0:{telemetry.METRICS_PORT}").rpartition(":")
+    metrics = telemetry.address("FIRN_METRICS_LISTEN", telemetry.METRICS_PORT)
     try:
-        asyncio.run(process.run(configuration.namespace, subjects, (host, int(port))))
+        asyncio.run(process.run(configuration.namespace, subjects, metrics))
     except Exception:
         logging.getLogger("firn_operator.signer").exception("the signer ended with an unexpected error")
         return ExitCode.BUG

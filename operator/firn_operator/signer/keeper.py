@@ -50,16 +50,16 @@ class Authorities:
     @classmethod
     def read(cls, data: Mapping[str, str]) -> "Authorities":
         """Return the CAs in a Secret. Raises CorruptDataError."""
-        pairs = [Pair(data.get(f"{name}.crt", ""), data.get(f"{name}.key", "")) for name in ("ca", "next")]
-        found = [pair for pair in pairs[1:] if pair.certificate or pair.key]
-        if not all(certificates.fits(pair) for pair in (pairs[0], *found)):
+        current, following = (Pair(data.get(f"{name}.crt", ""), data.get(f"{name}.key", "")) for name in ("ca", "next"))
+        upcoming = following if following.certificate or following.key else None
+        if not (certificates.fits(current) and (upcoming is None or certificates.fits(upcoming))):
             raise CorruptDataError("a key does not belong to its certificate")
         previous, generation = data.get("previous.crt", ""), data.get("generation", "1")
         if previous:
             certificates.ends(previous)
         if not generation.isdigit():
             raise CorruptDataError("its generation is no number")
-        return cls(pairs[0], int(generation), found[0] if found else None, previous)
+        return cls(current, int(generation), upcoming, previous)
 
 
 class Keeper:

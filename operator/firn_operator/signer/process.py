@@ -9,8 +9,6 @@ from datetime import datetime
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from firn.model import names
 from firn.model.clock import Clock, SystemClock
@@ -20,7 +18,8 @@ from firn_controllers.trust.hosts import hosts
 from firn_controllers.trust.renewal import Terms
 from firn_operator.adapters.kube.api_client import Api, RateLimit, login
 from firn_operator.adapters.kube.certificate_secrets import KubeCertificateSecrets
-from firn_operator.signer.keeper import Keeper, Kept
+from firn_operator.process import telemetry
+from firn_operator.signer.keeper import Keeper
 
 log = logging.getLogger(__name__)
 
@@ -41,42 +40,18 @@ def subjects(config: Config) -> dict[str, Terms]:
     }
 
 
-class ExpiryMetrics(Collector):
-    """The time until certificates and CAs end, computed at each scrape. A profile has no series before its first pass."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._ends: dict[tuple[str, str], datetime] = {}
-
-    def observe(self, profile: str, kept: Kept) -> None:
-        """Record the ends of a profile's certificates."""
-        self._ends[profile, "brokers"] = kept.brokers
-        self._ends[profile, "authority"] = kept.authority
-
-    def collect(self) -> list[Metric]:
-        """Return the metric family."""
-        family = GaugeMetricFamily(
-            "firn_certificate_expiry_seconds",
-            "Seconds until a certificate of a profile ends: brokers (of the brokers) or authority (the CA of the signer)",
-            labels=["profile", "certificate"],
-        )
-        now = self._clock.now()
-        for labels, end in self._ends.items():
-            family.add_metric(labels, (end - now).total_seconds())
-        return [family]
-
-
 class Passes:
     """Passes over the profiles. Each repeats until it succeeds."""
 
-    def __init__(self, keeper: Keeper, profiles: Mapping[str, Terms], metrics: ExpiryMetrics, clock: Clock) -> None:
+    def __init__(self, keeper: Keeper, profiles: Mapping[str, Terms], clock: Clock) -> None:
         self._keeper = keeper
         self._profiles = profiles
-        self._metrics = metrics
         self._clock = clock
         self._ended = clock.monotonic()
         self._problems: dict[str, str] = {}
         """Profile -> the error of its last pass."""
+        self.ends: dict[tuple[str, str], datetime] = {}
+        """Profile and certificate -> its end. A profile has none before its first pass."""
 
     @property
     def stuck(self) -> bool:
@@ -87,7 +62,8 @@ class Passes:
         """Make one pass over all profiles, and return the seconds to the next."""
         for profile, terms in self._profiles.items():
             try:
-                self._metrics.observe(profile, await self._keeper.keep(profile, terms))
+                kept = await self._keeper.keep(profile, terms)
+                self.ends |= {(profile, "brokers"): kept.brokers, (profile, "authority"): kept.authority}
             except FirnError as error:
                 if self._problems.get(profile) != str(error):
                     log.warning("profile %s: %s", profile, error)
@@ -112,11 +88,10 @@ async def run(namespace: str, profiles: Mapping[str, Terms], listen: tuple[str, 
     stop, clock = asyncio.Event(), SystemClock()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    metrics = ExpiryMetrics(clock)
     api = Api(await login(), RateLimit(10, 10))
     secrets = KubeCertificateSecrets(api, namespace, os.environ.get("POD_NAME", names.SIGNER))
-    passes = Passes(Keeper(secrets, clock), profiles, metrics, clock)
-    runner = await _serve(passes, metrics, listen)
+    passes = Passes(Keeper(secrets, clock), profiles, clock)
+    runner = await _serve(passes, clock, listen)
     try:
         await passes.repeat(stop)
     finally:
@@ -124,10 +99,10 @@ async def run(namespace: str, profiles: Mapping[str, Terms], listen: tuple[str, 
         await api.close()
 
 
-async def _serve(passes: Passes, metrics: ExpiryMetrics, listen: tuple[str, int]) -> web.AppRunner:
+async def _serve(passes: Passes, clock: Clock, listen: tuple[str, int]) -> web.AppRunner:
     """Serve metrics and the probe, and nothing else."""
     registry = CollectorRegistry()
-    registry.register(metrics)
+    registry.register(telemetry.CertificateMetrics(lambda: passes.ends, clock.now))
 
     async def scrape(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -135,9 +110,4 @@ async def _serve(passes: Passes, metrics: ExpiryMetrics, listen: tuple[str, int]
     async def livez(_: web.Request) -> web.Response:
         return web.Response(status=500 if passes.stuck else 200, text="no pass ends" if passes.stuck else "ok")
 
-    application = web.Application()
-    application.add_routes([web.get("/metrics", scrape), web.get("/livez", livez)])
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, *listen).start()
-    return runner
+    return await telemetry.serve_routes(listen, [web.get("/metrics", scrape), web.get("/livez", livez)])

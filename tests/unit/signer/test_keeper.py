@@ -20,9 +20,10 @@ from firn.model.clock import SystemClock
 from firn.model.config import Config
 from firn.model.errors import ConflictError, CorruptDataError, FirnError, InvalidSpecError
 from firn_controllers.trust.renewal import Terms
+from firn_operator.process import telemetry
 from firn_operator.signer import certificates, process
 from firn_operator.signer.keeper import Keeper
-from firn_operator.signer.process import ExpiryMetrics, Passes
+from firn_operator.signer.process import Passes
 from tests import gen
 from tests.fakes.clock import FakeClock
 from tests.fakes.users.certificate_secrets import FakeCertificateSecrets
@@ -407,15 +408,14 @@ async def test_an_issued_certificate_fits_the_terms_of_addresses(stage: Stage) -
 
 async def test_one_failing_profile_does_not_stop_another(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.secrets.put(names.authority("a"), {}, own=False)
-    metrics = ExpiryMetrics(stage.clock)
-    passes = Passes(stage.keeper, {"a": TERMS, PROFILE: TERMS}, metrics, stage.clock)
+    passes = Passes(stage.keeper, {"a": TERMS, PROFILE: TERMS}, stage.clock)
     assert await passes.one() < process.INTERVAL
     assert await passes.one() < process.INTERVAL
     assert (
         len([record for record in caplog.records if record.levelname == "WARNING" and "profile a:" in record.message])
         == 1
     )
-    (family,) = metrics.collect()
+    (family,) = telemetry.CertificateMetrics(lambda: passes.ends, stage.clock.now).collect()
     assert {tuple(sample.labels.values()): sample.value for sample in family.samples} == {
         (PROFILE, "brokers"): pytest.approx(90 * 86400, abs=1),
         (PROFILE, "authority"): pytest.approx(3650 * 86400, abs=1),
