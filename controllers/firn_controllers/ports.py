@@ -582,7 +582,7 @@ class Ports:
     users: UserPorts | None = None
     """None if the configuration has no TopicUsers."""
     certificates: BrokerCertificates | None = None
-    """None if no profile has certificates of cert-manager."""
+    """Required if a profile has a certificate of cert-manager."""
     rights: Access | None = None
     """The principals of drivers and maintenance runs; None if no profile has ``access``."""
 

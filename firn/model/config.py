@@ -5,12 +5,12 @@ IcebergTopic names a profile, a group and a catalog. The document refers to Secr
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 from urllib.parse import parse_qsl, urlsplit
 
 import yaml
@@ -804,6 +804,20 @@ class DisklessProfile(Profile):
         return self.direct_reads.token or SecretKey(secret=names.direct_reads(name), key="token")
 
 
+class HasNamespaces(Protocol):
+    """A member of the configuration that only some namespaces may use."""
+
+    @property
+    def namespaces(self) -> Sequence[str]:
+        """Return the namespaces that may use it; all namespaces if empty."""
+        ...
+
+
+def allows(member: HasNamespaces, namespace: str) -> bool:
+    """Return whether resources of the namespace may use this member of the configuration."""
+    return not member.namespaces or namespace in member.namespaces
+
+
 def access_of(profile: Profile) -> Access | None:
     """Return the secure listener of a profile; None if it has none."""
     return profile.access if isinstance(profile, KafkaProfile | DisklessProfile) else None
@@ -866,6 +880,11 @@ class Registry(Settings):
         """Return the file with the CA certificates; None for public CAs."""
         authority = self.tls.ca if self.tls is not None else self.ca
         return None if authority is None else authority.path
+
+    @property
+    def authorities(self) -> list[Authority]:
+        """Return the CA certificates of ``tls`` that its clients need."""
+        return [] if self.tls is None else [self.tls.ca]
 
     def references(self) -> list[SecretKey]:
         """Return the Secret keys that a connection needs."""
@@ -1194,8 +1213,8 @@ class Config(Settings):
 
     def authorities(self) -> list[Authority]:
         """Return the CA certificates that the operator needs."""
-        registries = [registry.tls.ca for registry in self.registries.values() if registry.tls is not None]
-        return [*(authority for catalog in self.catalogs.values() for authority in catalog.authorities), *registries]
+        members: tuple[Catalog | Registry, ...] = (*self.catalogs.values(), *self.registries.values())
+        return [authority for member in members for authority in member.authorities]
 
     def _references(self) -> Iterator[SecretKey]:
         for profile in self.profiles.values():

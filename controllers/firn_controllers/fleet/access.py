@@ -43,5 +43,5 @@ def is_secured(access: Access | None, live: StatefulSetState | None) -> bool:
 
 def annotation(live: StatefulSetState, name: str) -> str | None:
     """Return an annotation of a live StatefulSet; None if it has none of this name."""
-    found = (live.manifest.get("metadata", {}).get("annotations") or {}).get(name)
-    return None if found is None else str(found)
+    found: str | None = (live.manifest.get("metadata", {}).get("annotations") or {}).get(name)
+    return found

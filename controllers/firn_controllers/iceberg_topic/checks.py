@@ -6,13 +6,12 @@ Brokers and catalogs judge later what only they know: values of topic configs, a
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 from firn.api.v1alpha1.iceberg_topic import ColumnSpec, IcebergTopic
 from firn.decoders.checks import MOST_PACKED
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.config import Config, DisklessProfile
+from firn.model.config import Config, DisklessProfile, HasNamespaces, allows
 from firn.model.errors import FirnError, InvalidSpecError
 from firn.model.jobs import Column, IngestJob, RecordSchema, SchemaFormat, TableTarget
 from firn.model.names import OWN_CONFIG
@@ -34,15 +33,6 @@ _SHARED_FIELDS = {
     "format_version": "formatVersion",
 }
 """Fields of a table whose names in a spec differ from those in a contract."""
-
-
-class HasNamespaces(Protocol):
-    """A member of the configuration that only some namespaces may use."""
-
-    @property
-    def namespaces(self) -> Sequence[str]:
-        """Return the namespaces that may use it; all namespaces if empty."""
-        ...
 
 
 _CONFIG_KEY = re.compile(r"[a-z][a-z0-9.]*")
@@ -234,11 +224,6 @@ def members(resource: IcebergTopic, entry: TopicEntry, config: Config) -> frozen
     with contextlib.suppress(FirnError):
         found.add(("catalogs", resource.table_target(config.default_catalog).catalog))
     return frozenset(found)
-
-
-def allows(member: HasNamespaces, namespace: str) -> bool:
-    """Return whether resources of the namespace may use this member of the configuration."""
-    return not member.namespaces or namespace in member.namespaces
 
 
 def schema_valid(observed: ObservedTopic) -> Failure | None:

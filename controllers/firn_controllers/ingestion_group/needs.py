@@ -1,19 +1,21 @@
 """The members of the configuration that a driver needs: profiles, catalogs, schema registries and salts, and their Secrets."""
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
 
-from firn.model.config import Authority, Config, DisklessProfile, KafkaProfile, security_references
+from firn.model.config import (
+    Authority,
+    Config,
+    DisklessProfile,
+    HasNamespaces,
+    KafkaProfile,
+    allows,
+    security_references,
+)
 from firn.model.jobs import GroupSettings
 from firn_controllers.cache.contracts import Need, Section
 
 UNUSED_SECONDS = 600.0
 """Seconds for which a driver keeps a member that no topic of its group uses any more. So a topic that is created again restarts no driver."""
-
-
-class _HasNamespaces(Protocol):
-    @property
-    def namespaces(self) -> Collection[str]: ...
 
 
 def allowed(config: Config, group: str) -> frozenset[Need]:
@@ -29,14 +31,13 @@ def allowed(config: Config, group: str) -> frozenset[Need]:
 
 def allowed_to(config: Config, group: str, namespace: str, needs: Collection[Need]) -> frozenset[Need]:
     """Return those of the members that exist, and that topics of the group in this namespace may use."""
-    served, sections = config.groups[group].namespaces, _sections(config)
-    if served and namespace not in served:
+    sections = _sections(config)
+    if not allows(config.groups[group], namespace):
         return frozenset()
     return frozenset(
         (section, name)
         for section, name in needs
-        if name in sections[section]
-        and (not sections[section][name].namespaces or namespace in sections[section][name].namespaces)
+        if name in sections[section] and allows(sections[section][name], namespace)
     )
 
 
@@ -74,13 +75,12 @@ def authorities(config: Config, needs: Collection[Need]) -> list[Authority]:
         if section == "catalogs":
             found += config.catalogs[name].authorities
         elif section == "registries":
-            tls = config.registries[name].tls
-            found += [] if tls is None else [tls.ca]
+            found += config.registries[name].authorities
         elif section == "profiles":
             profile = config.profiles[name]
-            reads = isinstance(profile, DisklessProfile) and profile.direct_reads is not None
-            store = profile.object_store.tls if isinstance(profile, DisklessProfile) and reads else None
-            found += [] if store is None else [store.ca]
+            if isinstance(profile, DisklessProfile) and profile.direct_reads is not None:
+                store = profile.object_store.tls
+                found += [] if store is None else [store.ca]
     return found
 
 
@@ -94,7 +94,7 @@ def _of_profile(config: Config, name: str) -> set[str]:
     return {token.secret, *(reference.secret for reference in reads.secret_properties.values())}
 
 
-def _sections(config: Config) -> Mapping[Section, Mapping[str, _HasNamespaces]]:
+def _sections(config: Config) -> Mapping[Section, Mapping[str, HasNamespaces]]:
     return {
         "profiles": config.profiles,
         "catalogs": config.catalogs,

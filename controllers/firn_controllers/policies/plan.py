@@ -300,9 +300,8 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
         if isinstance(profile, KafkaProfile):
             secrets |= {reference.secret for reference in security_references(profile.security)}
     for name in run.registries:
-        registry = config.registries[name]
-        secrets |= {reference.secret for reference in registry.references()}
-        authorities += [] if registry.tls is None else [registry.tls.ca]
+        secrets |= {reference.secret for reference in config.registries[name].references()}
+        authorities += config.registries[name].authorities
     secrets |= {config.salts[name].value.secret for name in run.salts}
     volumes, mounts = children.secret_volumes(sorted(secrets))
     access = {name: access for name, access in config.closed_profiles.items() if name in run.kafka}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from firn.api.v1alpha1.topic_set import TopicSet
 from firn.model.conditions import Reason
-from firn.model.config import Config, matches
+from firn.model.config import Config, allows, matches
 from firn.model.errors import InvalidSpecError
 from firn_controllers.topic_sets.judge import Judge
 from firn_controllers.topic_sets.pattern import TopicPattern
@@ -66,7 +66,7 @@ def _check_profile(name: str, namespace: str, config: Config) -> None:
             f" spec.profile: one of {', '.join(sorted(config.profiles))}",
             reason=Reason.PROFILE_NOT_FOUND,
         )
-    if profile.namespaces and namespace not in profile.namespaces:
+    if not allows(profile, namespace):
         raise InvalidSpecError(
             f"spec.profile: namespace {namespace} may not use profile {name}; add the namespace to profiles.{name}.namespaces in the"
             " operator's configuration, or create this TopicSet again with another spec.profile",

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from firn.api.v1alpha1.topic_user import Authentication
 from firn.model import durations, names
 from firn.model.conditions import Reason
-from firn.model.config import Access, Config, ProfileUsers, access_of
+from firn.model.config import Access, Config, ProfileUsers, access_of, allows
 from firn.model.errors import InvalidSpecError
 from firn_controllers.cache.topic_users import UserEntry
 
@@ -41,9 +41,7 @@ def profile_users(entry: UserEntry, config: Config) -> ProfileUsers:
             f" profiles.{name}.users in the operator's configuration, or create this TopicUser again with another spec.profile",
             reason=Reason.NOT_ALLOWED,
         )
-    if (profile.namespaces and namespace not in profile.namespaces) or (
-        users.namespaces and namespace not in users.namespaces
-    ):
+    if not (allows(profile, namespace) and allows(users, namespace)):
         raise InvalidSpecError(
             f"spec.profile: namespace {namespace} may not have users of profile {name}; add the namespace to profiles.{name}.users.namespaces and"
             f" to profiles.{name}.namespaces in the operator's configuration, or create this TopicUser again with another spec.profile",

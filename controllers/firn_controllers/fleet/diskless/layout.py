@@ -93,7 +93,7 @@ class DisklessFleet(Fleet):
     @property
     def authorities(self) -> list[Authority]:
         """CA certificates that the brokers need."""
-        registries = [each.tls.ca for each in self.registries.values() if each.tls is not None]
+        registries = (authority for each in self.registries.values() for authority in each.authorities)
         return [*self.profile.authorities, *registries]
 
     @property

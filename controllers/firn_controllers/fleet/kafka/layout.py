@@ -87,9 +87,8 @@ class KafkaFleet(Fleet):
         version = None
         if live is not None:
             replicas = max(replicas, live.replicas, applied_replicas(live))
-            annotations = live.manifest.get("metadata", {}).get("annotations") or {}
-            voters = int(annotations.get(VOTERS, voters))
-            version = annotations.get(METADATA_VERSION)
+            voters = int(annotation(live, VOTERS) or voters)
+            version = annotation(live, METADATA_VERSION)
             for claim in live.manifest.get("spec", {}).get("volumeClaimTemplates") or []:
                 size = claim["spec"]["resources"]["requests"]["storage"]
                 storage_class = claim["spec"].get("storageClassName")
@@ -183,8 +182,7 @@ def stage_of(name: str, profile: KafkaProfile, live: StatefulSetState | None) ->
 
 def applied_replicas(live: StatefulSetState) -> int:
     """Return the number of brokers that the operator applied last."""
-    annotations = live.manifest.get("metadata", {}).get("annotations") or {}
-    return int(annotations.get(REPLICAS, live.replicas))
+    return int(annotation(live, REPLICAS) or live.replicas)
 
 
 def quorum(fleet: KafkaFleet) -> Manifest:

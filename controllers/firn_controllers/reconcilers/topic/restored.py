@@ -10,6 +10,7 @@ import asyncio
 import logging
 
 from firn.model.conditions import ConditionType, Reason
+from firn.model.config import allows
 from firn.model.errors import ConflictError, FirnError
 from firn.model.jobs import TableTarget
 from firn.tables.ownership import Claimant
@@ -115,7 +116,7 @@ async def _default_changed(
 
 async def _catalog_with_table(observed: ObservedTopic, target: TableTarget, context: Context) -> TableTarget | None:
     for catalog, settings in sorted(observed.config.catalogs.items()):
-        if catalog == target.catalog or not checks.allows(settings, observed.entry.name[0]):
+        if catalog == target.catalog or not allows(settings, observed.entry.name[0]):
             continue
         if context.board.catalog(catalog).problem is not None:
             continue  # one catalog does not stop the topics of another
@@ -133,9 +134,7 @@ async def _catalog_with_table(observed: ObservedTopic, target: TableTarget, cont
 async def _profile_with_topic(observed: ObservedTopic, topic_id: str, ports: Ports) -> str | None:
     name, default = observed.resource.topic_name, observed.entry.profile
     profiles = observed.config.profiles
-    others = [
-        key for key in sorted(profiles) if key != default and checks.allows(profiles[key], observed.entry.name[0])
-    ]
+    others = [key for key in sorted(profiles) if key != default and allows(profiles[key], observed.entry.name[0])]
     # The default comes first: two profiles may be the same brokers.
     for profile in (default, *others):
         live = await ports.topics.describe(profile, name)
