@@ -7,6 +7,7 @@ form. For a form that it does not know, nothing is pushed into the Iceberg scan,
 import ctypes
 import functools
 import itertools
+import math
 import operator
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -280,7 +281,8 @@ def _is_pushed(name: str, schema: Schema) -> bool:
 def _predicate(function: str, name: str, value: pa.Scalar, schema: Schema) -> iceberg.BooleanExpression:
     if not value.is_valid or not _is_pushed(name, schema):
         return iceberg.AlwaysTrue()
-    if pa.types.is_floating(value.type) and (function not in _WITHOUT_NAN or _is_nan(value)):
+    # PyIceberg takes an infinite value for one outside the range of a float column, and would skip its rows.
+    if pa.types.is_floating(value.type) and (function not in _WITHOUT_NAN or not math.isfinite(value.as_py())):
         return iceberg.AlwaysTrue()
     try:
         predicate: iceberg.BooleanExpression = _ICEBERG[function](name, value.as_py())
