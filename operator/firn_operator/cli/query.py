@@ -4,9 +4,11 @@ Tables are read as they are now. DuckDB pushes the columns and filters of a stat
 So memory follows the statement, not the tables.
 """
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -19,7 +21,6 @@ from firn_operator.cli.pushdown.filters import UnknownExpressionError
 
 _SHOW_TABLES = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
 _NO_TABLE = re.compile(r"^Catalog Error: Table with name \"?(.+?)\"? does not exist(?:!| because)", re.MULTILINE)
-_NAME = re.compile(r'(?:"((?:[^"]|"")+)"|(\w+))(?:\.|(?= AS )|$)')
 _METADATA = "firn sql reads tables, and no metadata tables such as files or snapshots"
 MOST_ROWS = 10_000
 MOST_BYTES = 10 * 1024**3
@@ -156,17 +157,21 @@ def quoted(name: str) -> str:
 
 def _names(connection: duckdb.DuckDBPyConnection, statement: str, catalogs: Collection[str]) -> list[str]:
     """Return the names CATALOG.NAMESPACE.NAME of the tables in the statement whose catalog is configured."""
-    found = []
-    for text in connection.get_table_names(statement, qualified=True):
-        parts, end = [], 0
-        while (match := _NAME.match(text, end)) is not None:
-            parts.append(match[1].replace('""', '"') if match[1] else match[2])
-            end = match.end()
-            if not match[0].endswith("."):
-                break
-        if len(parts) != 3 or parts[0] not in catalogs:
-            continue
-        if "$" in parts[2]:
-            raise InvalidSpecError(_METADATA)
-        found.append(".".join(parts))
-    return sorted(set(found))
+    # `get_table_names` fails for statements whose meaning depends on the columns, such as a JOIN with USING.
+    ((text,),) = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [statement]).fetchall()
+    try:
+        nodes: list[Any] = [json.loads(text)]
+    except RecursionError as error:
+        raise InvalidSpecError("the statement nests too many expressions: simplify it") from error
+    found = set()
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, list):
+            nodes += node
+        elif isinstance(node, dict):
+            nodes += node.values()
+            if node.get("type") == "BASE_TABLE" and node["catalog_name"] in catalogs and node["schema_name"]:
+                found.add((node["catalog_name"], node["schema_name"], node["table_name"]))
+    if any("$" in name for _, _, name in found):
+        raise InvalidSpecError(_METADATA)
+    return sorted(".".join(parts) for parts in found)

@@ -70,6 +70,10 @@ def lake(tmp_path: Path) -> Lake:
         ("select typeof(carrier) as t, typeof(moment) as m from lake.demo.flights limit 1", [{"t": "VARCHAR", "m": "TIMESTAMP WITH TIME ZONE"}]),
         ("select moment from lake.demo.flights where id = 1", [{"moment": datetime(2013, 1, 1, tzinfo=UTC)}]),
         ("select hour(moment at time zone 'Asia/Tokyo') as h from lake.demo.flights where id = 1", [{"h": 9}]),
+        ("select count(*) as n from lake.demo.flights a join lake.demo.flights b using (id)", [{"n": 3}]),
+        ("select columns('carr.*') from lake.demo.flights where id = 1", [{"carrier": "UA"}]),
+        ("select count(*) as n from (unpivot lake.demo.flights on id)", [{"n": 3}]),
+        ("select id from lake.demo.flights where moment between '2013-01-15' and '2013-03-01'::timestamptz", [{"id": 2}]),
         (" Show tables; ", [{"table": "lake.demo.flights"}]),
     ],
 )  # fmt: skip
@@ -89,6 +93,7 @@ def test_a_query_is_answered(lake: Lake, statement: str, expected: list[dict[str
         ("select * from demo.flights", "there is no table demo.flights: .*show tables"),
         ("select * from lake.demo.flights.files", "no metadata tables"),
         ('select * from lake.demo."flights$files"', "no metadata tables"),
+        (f"select {'+'.join(['id'] * 900)} from lake.demo.flights", "nests too many expressions"),
     ],
 )
 def test_an_error_explains_why_a_query_failed(lake: Lake, statement: str, message: str) -> None:
