@@ -6,6 +6,8 @@ from contextlib import ExitStack, contextmanager
 
 import duckdb
 
+from firn_operator.cli import memory
+
 MEMORY_LIMIT = "256MB"
 """Memory of DuckDB."""
 _MOST_SPILLED = "1GB"
@@ -33,7 +35,7 @@ def connect(memory_limit: str = MEMORY_LIMIT, *, spills: bool = False) -> Iterat
     with ExitStack() as opened:
         spill = {"temp_directory": ""}
         if spills:
-            folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="firn-duckdb-"))
+            folder = opened.enter_context(tempfile.TemporaryDirectory(prefix=memory.folder_prefix()))
             spill = {"temp_directory": folder, "max_temp_directory_size": _MOST_SPILLED}
         connection = opened.enter_context(duckdb.connect(config={"memory_limit": memory_limit, **_CLOSED, **spill}))
         # DuckDB would print a progress bar to stdout, before the result.

@@ -579,7 +579,7 @@ def _bound_memory(path: str, message: str) -> None:
 
 
 def _run_in_pod(asked: "_Asked", release: str, *arguments: str) -> NoReturn:
-    """Run this command in the operator's pod, and exit with its code. Options stand before ``--``."""
+    """Run this command in a pod of Firn, and exit with its code. Options stand before ``--``."""
     from firn_operator.cli import pod
     from firn_operator.cli.resources.connection import Connection, log_in
 

@@ -1,7 +1,9 @@
 """Bounds on the memory and the time of a command. Arrow has none, and the kernel would end the whole container without a message."""
 
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -36,7 +38,8 @@ def bound(most: int, message: str) -> None:
         return
 
     def watch() -> None:
-        while not stop.wait(_INTERVAL):
+        while True:
+            time.sleep(_INTERVAL)
             if resident() > most:
                 _end(message)
             if seconds and time.monotonic() > begun + seconds:
@@ -45,11 +48,19 @@ def bound(most: int, message: str) -> None:
                     " an engine such as Spark or Trino"
                 )
 
-    stop, begun = threading.Event(), time.monotonic()
+    begun = time.monotonic()
     seconds = int(os.environ.get(names.QUERY_SECONDS, "0"))
     threading.Thread(target=watch, name="memory", daemon=True).start()
 
 
+def folder_prefix() -> str:
+    """Return the beginning of the names of temporary directories that `bound` deletes when it ends this process."""
+    return f"firn-{os.getpid()}-"
+
+
 def _end(message: str) -> None:
+    # `os._exit` cleans nothing up, and the directory of an audit could fill the disk of the operator's container.
+    for folder in Path(tempfile.gettempdir()).glob(f"{folder_prefix()}*"):
+        shutil.rmtree(folder, ignore_errors=True)
     print(f"firn: {message}", file=sys.stderr, flush=True)
     os._exit(ExitCode.CONFIGURATION)

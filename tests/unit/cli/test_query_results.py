@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from firn.model import names
 from firn.model.errors import InvalidSpecError
-from firn_operator.cli import main, memory, query
+from firn_operator.cli import audit, letters, main, memory, query
 from tests import gen
 
 
@@ -52,6 +52,21 @@ def test_only_in_the_operators_container_the_memory_is_bounded(config: str, monk
     monkeypatch.setenv("FIRN_QUERY_MEMORY", str(10 * 1024**3))
     assert CliRunner().invoke(main.app, ["sql", "select 1"]).exit_code == 0
     assert bounds[1:] == [(8 * 1024**3, query.TOO_MUCH_MEMORY)]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [("dlq list", letters.TOO_MUCH_MEMORY), ("dlq show", letters.TOO_MUCH_MEMORY), ("audit", audit.TOO_MUCH_MEMORY)],
+)
+def test_commands_that_read_tables_bound_their_memory_first(
+    command: str, message: str, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bound(most: int, message: str) -> None:
+        raise InvalidSpecError(message)
+
+    monkeypatch.setattr(memory, "bound", bound)
+    monkeypatch.setattr(names, "CONFIG_PATH", config)
+    assert str(CliRunner().invoke(main.app, [*command.split(), "shop/orders"]).exception) == message
 
 
 def test_the_operators_container_runs_no_statement(config: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """`firn sql` reaches the tables that a statement names, and neither files, the network, extensions, settings nor Python's variables."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -133,17 +134,20 @@ def test_an_audit_spills_to_a_directory_of_its_own(tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_command_with_too_much_memory_ends_with_a_message() -> None:
+def test_a_command_with_too_much_memory_ends_with_a_message_and_leaves_no_files(tmp_path: Path) -> None:
     program = """
-from firn_operator.cli import memory
+from firn_operator.cli import database, memory
 memory.bound(memory.resident() + 50_000_000, "the statement needs too much; do this")
 data = []
-while True:
-    data.append(bytes(1_000_000) + b"x")
+with database.connect(spills=True):
+    while True:
+        data.append(bytes(1_000_000) + b"x")
 """
     code = f"import sys; sys.path[:0] = {sys.path!r}; {program}"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", "firn: the statement needs too much; do this\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_statement_ends_at_the_deadline_of_its_pod() -> None:
