@@ -220,11 +220,8 @@ def executor_template(settings: Application) -> str:
     mounts, volumes = [], []
     for number, ((kind, name), found) in enumerate(sorted(keys.items())):
         items = [{"key": key, "path": key} for key in found]
-        place = {"secret": {"secretName": name}} if kind == "secret" else {"configMap": {"name": name}}
-        volume = {
-            kind: {**reference, "items": items, "defaultMode": 0o440, "optional": True}
-            for kind, reference in place.items()
-        }
+        field, reference = ("secret", "secretName") if kind == "secret" else ("configMap", "name")
+        volume = {field: {reference: name, "items": items, "defaultMode": 0o440, "optional": True}}
         mount = {"name": f"trust-{number}", "mountPath": f"{names.TRUST_PATH}/{kind}-{name}", "readOnly": True}
         # JSON is YAML too.
         volumes.append(f"    - {json.dumps({'name': f'trust-{number}', **volume})}")

@@ -97,11 +97,11 @@ def _trust(connection: CatalogConnection) -> dict[str, str]:
     """Return the properties of PostgreSQL's driver for the CA and the client certificate."""
     if connection.ca_path is None:
         return {}
-    trust = {"jdbc.sslmode": "verify-full", "jdbc.sslrootcert": connection.ca_path}
+    values = {"jdbc.sslmode": "verify-full", "jdbc.sslrootcert": connection.ca_path}
     if connection.certificate_path is not None and connection.certificate_key_path is not None:
         key = jdbc_key(connection.certificate_key_path)
-        trust |= {"jdbc.sslcert": connection.certificate_path, "jdbc.sslkey": key}
-    return trust
+        values |= {"jdbc.sslcert": connection.certificate_path, "jdbc.sslkey": key}
+    return values
 
 
 class Catalogs:
