@@ -1,5 +1,6 @@
 """The last uses of credentials: stored soon after the first use, once a minute later, and again after an outage."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from firn_broker.access.uses import STORED_SECONDS, CredentialUses
 from firn_broker.access_types import CredentialKey, ScramCredential, ScramMechanism
 from firn_broker.ports import AccessStore
 from tests.fakes.clock import FakeClock
+from tests.unit.broker.connections import gone, serving
 from tests.unit.broker.test_sessions import Scripted
 
 ANA, BEN = (CredentialKey(user, ScramMechanism.SHA_512) for user in ("ana", "ben"))
@@ -74,7 +76,7 @@ async def test_a_use_is_stored_at_once_and_later_uses_once_a_minute(
     assert store.noted[2:] == [({ANA}, milliseconds(clock))]
     clock.advance(STORED_SECONDS)
     await uses.flush()
-    assert len(store.noted) == 3, "nobody uses them any more"
+    assert len(store.noted) == 3, "no client uses them any more"
 
 
 async def test_a_use_during_an_outage_is_stored_afterwards(
@@ -90,10 +92,33 @@ async def test_a_use_during_an_outage_is_stored_afterwards(
     assert store.noted == [({ANA}, milliseconds(clock))]
 
 
-async def test_a_session_notes_its_credential_from_its_authentication_on(uses: CredentialUses, store: Store) -> None:
+def session_of_ana(uses: CredentialUses) -> Session:
     secrets: Any = (b"salt", b"stored", b"server")
     step = Step(b"", "User:ana", credential=ScramCredential(ANA, 4096, *secrets))
-    session = Session(Admission({"SCRAM": lambda: Scripted([step])}, uses=uses))
+    return Session(Admission({"SCRAM": lambda: Scripted([step])}, uses=uses))
+
+
+async def test_an_open_connection_uses_its_credential_all_the_time(
+    uses: CredentialUses, store: Store, clock: FakeClock
+) -> None:
+    session = session_of_ana(uses)
+    assert session.handshake("SCRAM")
+    await session.authenticate(b"1", lambda: 0.0)
+    await uses.flush()
+    async with serving() as (server, _, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        await gone(server, 1)
+        (connection,) = server._connections
+        connection.client.session = session
+        clock.advance(STORED_SECONDS)
+        connection.check_timeouts(asyncio.get_running_loop().time())
+        await uses.flush()
+        writer.close()
+    assert [keys for keys, _ in store.noted] == [{ANA}, {ANA}]
+
+
+async def test_a_session_notes_its_credential_from_its_authentication_on(uses: CredentialUses, store: Store) -> None:
+    session = session_of_ana(uses)
     session.note_use()
     assert session.handshake("SCRAM")
     await uses.flush()
