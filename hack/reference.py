@@ -192,6 +192,7 @@ def metrics() -> str:
         *telemetry.TopicSetMetrics(lambda: ()).collect(),
         *telemetry.TopicUserMetrics(lambda: ()).collect(),
         *telemetry.CertificateMetrics(dict).collect(),
+        *telemetry.PlainClientMetrics(dict).collect(),
     ]
     shared = collectors(REGISTRY)
     broker = [metric for metric in shared if getattr(metric, "_name", "").startswith("firn_broker_")]

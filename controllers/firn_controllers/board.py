@@ -54,6 +54,8 @@ class Board:
     """Uid of a topic and kind of policy -> the policy's effect on the topic."""
     certificate_ends: dict[tuple[str, str], datetime] = field(default_factory=dict)
     """Profile and ``brokers`` -> when the certificate that cert-manager issued for its brokers ends."""
+    plain_clients: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Profile of Apache Kafka with ``plaintext: Keep`` -> the clients that connect without encryption."""
     listings: dict[str, Listing] = field(default_factory=dict)
     """Profile with TopicSets -> its topics."""
     contracts: ContractCache = field(default_factory=ContractCache)

@@ -478,6 +478,13 @@ class Cluster(Protocol):
         """Return the pods of the operator's namespace with all these labels."""
         ...
 
+    async def pod_log(self, name: str, seconds: int) -> str:
+        """Return what the only container of a pod of the operator's namespace has logged in the last ``seconds``.
+
+        Raises AccessDeniedError and UnavailableError.
+        """
+        ...
+
     async def jobs(self, labels: Mapping[str, str]) -> Sequence[JobState]:
         """Return the Jobs of the operator's namespace with all these labels.
 

@@ -382,6 +382,12 @@ async def test_stateful_sets_and_pods_are_read_from_the_watch_cache(
     assert await cluster.pods({"app": name}) == []
 
 
+async def test_a_pod_that_does_not_exist_has_no_log(cluster: KubeCluster) -> None:
+    for implementation in (cluster, FakeCluster()):
+        with pytest.raises(UnavailableError, match="absent"):
+            await implementation.pod_log("absent", 60)
+
+
 async def test_the_keys_of_tokens_are_a_json_web_key_set(cluster: KubeCluster) -> None:
     for implementation in (cluster, FakeCluster()):
         keys = json.loads(await implementation.token_keys())["keys"]

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from firn.model import names
-from firn.model.errors import CommitConflictError, ConflictError, InvalidSpecError
+from firn.model.errors import CommitConflictError, ConflictError, InvalidSpecError, UnavailableError
 from firn_controllers.ports import JobState, Manifest, PodState, StatefulSetState
 from firn_operator.adapters.kube.workloads import job_state
 from firn_operator.cli.resources.manifests import merged, three_way
@@ -42,6 +42,8 @@ class FakeCluster:
         """Name of an IcebergTopic that the API server refuses -> its cause."""
         self.keys = '{"keys": [{"kid": "one", "kty": "RSA"}]}'
         """The public keys of the tokens of ServiceAccounts."""
+        self.logs: dict[str, str] = {}
+        """Pod -> what it has logged."""
         self._set_applied: dict[Place, Manifest] = {}
         """IcebergTopic -> fields that a TopicSet last applied."""
         self._created: Counter[Place] = Counter()
@@ -127,6 +129,11 @@ class FakeCluster:
 
     async def pods(self, labels: Mapping[str, str]) -> Sequence[PodState]:
         return [state for state in self.pod_states.values() if labels.items() <= state.labels.items()]
+
+    async def pod_log(self, name: str, seconds: int) -> str:
+        if name not in self.pod_states:
+            raise UnavailableError(f"pod {name} not found")
+        return self.logs.get(name, "")
 
     async def jobs(self, labels: Mapping[str, str]) -> Sequence[JobState]:
         jobs = [live for place, live in sorted(self.objects.items()) if place[1] == "Job"]

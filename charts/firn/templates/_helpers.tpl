@@ -159,6 +159,16 @@ priorityClassName: {{ . }}
 {{ dict "profiles" ($found | sortAlpha) | toJson }}
 {{- end }}
 
+{{/* Profiles of Apache Kafka whose port without encryption stays open beside the secure one, sorted. JSON: {profiles: [NAME]} */}}
+{{- define "firn.plaintextKept" -}}
+{{- $found := list -}}
+{{- range $name, $profile := (include "firn.lake" . | fromJson).profiles -}}
+  {{- $kept := eq (dig "plaintext" "Close" ($profile.access | default dict)) "Keep" -}}
+  {{- if and $kept (eq ($profile.kind | default "Kafka") "Kafka") }}{{ $found = append $found $name }}{{ end -}}
+{{- end -}}
+{{ dict "profiles" ($found | sortAlpha) | toJson }}
+{{- end }}
+
 {{/* Profiles whose certificates firn-signer issues. JSON: {profiles: [NAME]} */}}
 {{- define "firn.selfSigned" -}}
 {{ include "firn.certificatesFrom" (dict "root" . "source" "selfSigned") }}

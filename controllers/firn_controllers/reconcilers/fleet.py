@@ -3,6 +3,7 @@ board.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from firn.model import names
@@ -13,12 +14,13 @@ from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.fleet import builders, certificate, health, kinds, rollout
 from firn_controllers.fleet.diskless.layout import DisklessFleet
 from firn_controllers.fleet.health import FleetHealth
-from firn_controllers.fleet.kafka import metadata_version, token_keys
+from firn_controllers.fleet.kafka import metadata_version, plain_clients, token_keys
 from firn_controllers.fleet.kafka.layout import KafkaFleet, Stage, applied_replicas, kept_size, quorum
+from firn_controllers.fleet.kafka.plain_clients import Sightings
 from firn_controllers.fleet.kinds import AnyFleet
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.fleet.rollout import Step
-from firn_controllers.ports import FleetState, StatefulSetState
+from firn_controllers.ports import FleetState, PodState, StatefulSetState
 from firn_controllers.queue import Outcome
 from firn_controllers.reconcilers.context import Context
 
@@ -64,6 +66,10 @@ class FleetReconciler:
         """Profile -> time of the next read of the keys for its brokers."""
         self._reload_due: dict[str, float] = {}
         """Profile -> time of the next reload of its brokers' certificates."""
+        self._logs_due: dict[str, float] = {}
+        """Profile -> time of the next read of its brokers' logs."""
+        self._sightings: dict[str, Sightings] = {}
+        """Profile with ``plaintext: Keep`` -> the clients that connect without encryption."""
         self._closed: set[str] = set()
         """Profiles of which this process has removed the Services for outside clients that are no longer configured."""
 
@@ -114,6 +120,8 @@ class FleetReconciler:
             return fleet_health, False
         if settled:
             await self._prune(fleet)
+            if isinstance(fleet, KafkaFleet) and plain_clients.are_reported(fleet) and not rolling:
+                await self._find_plain_clients(fleet, pods)
         if isinstance(admin, FleetState) and isinstance(fleet, KafkaFleet):
             await self._reload_certificates(fleet)
         wrong = failure or uncertified or self._long_wait(profile)
@@ -182,6 +190,32 @@ class FleetReconciler:
             # A broker that refuses a wrong certificate keeps the one that it has.
             log.warning("profile %s: the brokers did not read their certificates again: %s", fleet.name, error)
         self._reload_due[fleet.name] = now + RELOAD_INTERVAL
+
+    async def _find_plain_clients(self, fleet: KafkaFleet, pods: Sequence[PodState]) -> None:
+        """Report the clients that connect without encryption, from the logs of the brokers."""
+        profile, now = fleet.name, self._context.ports.clock.monotonic()
+        if now < self._logs_due.get(profile, now):
+            return
+        self._logs_due[profile] = now + plain_clients.INTERVAL
+        try:
+            logs = [await self._cluster.pod_log(pod.name, plain_clients.WINDOW) for pod in pods]
+            seen = set().union(*map(plain_clients.clients, logs))
+        except FirnError as error:
+            # Without a log, the operator must not report that no client is left.
+            log.warning("profile %s: cannot find clients without encryption: %s", profile, error)
+            return
+        sightings = self._sightings.setdefault(profile, Sightings(started=now))
+        new = sightings.add(seen, now)
+        found, before = frozenset(sightings.last), self._context.board.plain_clients.get(profile)
+        if new:
+            text = plain_clients.message(profile, found)
+            self._context.announce(Announcement("Warning", EventReason.UNENCRYPTED_CLIENTS, text))
+        elif not found and before is None and now - sightings.started < plain_clients.MEMORY:
+            return
+        elif not found and before != found:
+            text = f"profile {profile}: no client has connected without encryption for {plain_clients.MEMORY / 60:.0f} minutes"
+            self._context.announce(Announcement("Normal", EventReason.ALL_ENCRYPTED, text))
+        self._context.board.plain_clients[profile] = found
 
     async def _apply(self, fleet: AnyFleet, step: Step) -> None:
         cluster = self._cluster

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -444,6 +444,24 @@ class CertificateMetrics(Collector):
         now = self._now()
         for labels, end in self._ends().items():
             family.add_metric(labels, (end - now).total_seconds())
+        return [family]
+
+
+class PlainClientMetrics(Collector):
+    """The number of clients without encryption, by profile of Apache Kafka with ``plaintext: Keep``."""
+
+    def __init__(self, found: Callable[[], Mapping[str, Collection[str]]]) -> None:
+        self._found = found
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric family of all profiles."""
+        family = GaugeMetricFamily(
+            "firn_unencrypted_clients",
+            "Clients that connected without encryption in the last ten minutes; the Event UnencryptedClients names them",
+            labels=["profile"],
+        )
+        for profile, clients in self._found().items():
+            family.add_metric([profile], len(clients))
         return [family]
 
 

@@ -399,6 +399,25 @@ def test_the_operator_may_write_certificates_only_of_profiles_that_use_cert_mana
     assert not [rule for _, rule in rules_of(plain, "firn-operator") if "cert-manager.io" in rule["apiGroups"]]
 
 
+@pytest.mark.parametrize(
+    ("profile", "reads"),
+    [
+        ({"access": {**ACCESS, "plaintext": "Keep"}}, True),
+        ({"access": ACCESS}, False),
+        ({}, False),
+        ({**WAVES, "access": {**ACCESS, "plaintext": "Keep"}}, False),
+    ],
+    ids=["kept", "closed", "plain", "diskless"],
+)
+def test_the_operator_reads_logs_of_pods_only_while_brokers_of_kafka_keep_plaintext(
+    profile: dict[str, Any], reads: bool
+) -> None:
+    objects = manifests(render({**IMAGES, "profiles": {"events": profile}}))
+    found = [pair for pair in rules_of(objects, "firn-operator") if "pods/log" in pair[1]["resources"]]
+    rule = {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]}
+    assert found == ([("firn-system", rule)] if reads else [])
+
+
 def test_the_operator_mounts_the_certificates_of_private_servers() -> None:
     tls = {"ca": {"configMap": "bundle"}, "certificate": {"secret": "client"}}
     lake = {"type": "sql", "uri": "postgresql://postgres/firn", "warehouse": "s3://a/b", "tls": tls}

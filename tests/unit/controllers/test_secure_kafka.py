@@ -1,6 +1,6 @@
 """Profiles of Apache Kafka with ``access``: what brokers get, and the stages in which a running fleet moves.
 
-`tests/integration/operator/test_secure_kafka.py` runs brokers with what is rendered here."""
+`tests/integration/kafka/` runs brokers with what is rendered here."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from firn.model.jobs import GroupSettings
 from firn_controllers.cache.topic_users import user_entry
 from firn_controllers.children import Owner
 from firn_controllers.fleet import builders, kinds
-from firn_controllers.fleet.kafka import config_map, metadata_version, stateful_set
+from firn_controllers.fleet.kafka import config_map, metadata_version, plain_clients, stateful_set
 from firn_controllers.fleet.kafka.layout import KafkaFleet, Stage
 from firn_controllers.ports import Manifest
 from firn_controllers.topic_users import checks
@@ -311,3 +311,90 @@ async def test_brokers_read_their_certificates_again_at_intervals() -> None:
     plain = World(config(None))
     await plain.settle()
     assert plain.topics.reloads == []
+
+
+# Clients without encryption
+
+
+@pytest.mark.parametrize(
+    ("given", "stage", "ports"),
+    [
+        (access(plaintext="Keep"), Stage.CLOSED, ["2384", "2386"]),
+        (access(plaintext="Keep"), Stage.MOVED, []),
+        (access(), Stage.CLOSED, []),
+        (None, Stage.PLAIN, []),
+    ],
+    ids=["kept", "moving", "closed", "plain"],
+)
+def test_brokers_log_clients_without_encryption_while_only_clients_connect_so(
+    given: dict[str, Any] | None, stage: Stage, ports: list[str]
+) -> None:
+    managed = fleet(given, stage, external={"host": "kafka.example"})
+    script = config_map.start(managed)
+    assert [port for port in ("2384", "2386") if f'port["{port}"]' in script] == ports
+    assert (plain_clients.PREFIX in script) is bool(ports)
+    secure = bool(ports) or not managed.open
+    probe = pod(managed)["containers"][0]["livenessProbe"]["tcpSocket"]
+    assert probe == {"port": "secure" if secure else "kafka"}, "a probe must not look like a client"
+    assert "@" not in script.replace("$voter@", "")
+
+
+def found_events(stage: World) -> list[tuple[str, str]]:
+    reasons = ("UnencryptedClients", "AllEncrypted")
+    return [(reason, message) for _, reason, message in stage.cluster.events if reason in reasons]
+
+
+async def test_the_operator_reports_clients_without_encryption_until_none_is_left() -> None:
+    stage = World(config(access(plaintext="Keep"), replicas=3))
+    await stage.settle()
+    logs = stage.cluster.logs
+    logs |= {f"{NAME}-{ordinal}": plain_clients.ALIVE for ordinal in range(3)}
+
+    async def later(seconds: float) -> None:
+        stage.clock.advance(seconds)
+        await stage.settle()
+
+    logs[f"{NAME}-0"] = (
+        f"[2026] INFO started\n{plain_clients.ALIVE}\nConnection without encryption: address 10.0.0.7, port 9092\n"
+    )
+    logs[f"{NAME}-2"] = f"{plain_clients.ALIVE}\n" + "Connection without encryption: address 10.0.0.9, port 9094\n" * 2
+    await later(60)
+    (event,) = found_events(stage)
+    assert event[0] == "UnencryptedClients"
+    assert "2 client(s) connect without encryption: 10.0.0.7, port 9092; 10.0.0.9, port 9094; move them" in event[1]
+    assert stage.operator.board.plain_clients == {"classic": {"10.0.0.7, port 9092", "10.0.0.9, port 9094"}}
+    logs[f"{NAME}-2"] = plain_clients.ALIVE
+    await later(120)
+    assert found_events(stage) == [event], "a client that is known is reported once"
+    await later(600)
+    assert stage.operator.board.plain_clients["classic"] == {"10.0.0.7, port 9092"}
+    logs[f"{NAME}-0"] = plain_clients.ALIVE
+    await later(600)
+    assert found_events(stage)[1:] == [
+        ("AllEncrypted", "profile classic: no client has connected without encryption for 10 minutes")
+    ]
+    assert stage.operator.board.plain_clients == {"classic": frozenset()}
+
+
+@pytest.mark.parametrize("problem", ["forbidden", "no awk"])
+async def test_without_a_line_of_the_broker_the_operator_does_not_report_that_no_client_is_left(
+    problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = World(config(access(plaintext="Keep")))
+    stage.cluster.logs[f"{NAME}-0"] = "awk: not found\n"
+
+    async def refuse(*_: object) -> str:
+        raise AccessDeniedError("forbidden")
+
+    if problem == "forbidden":
+        monkeypatch.setattr(stage.cluster, "pod_log", refuse)
+    for _ in range(20):
+        await stage.settle()
+        stage.clock.advance(60)
+    assert (found_events(stage), stage.operator.board.plain_clients) == ([], {})
+
+
+def test_a_message_names_ten_clients() -> None:
+    text = plain_clients.message("classic", [f"10.0.0.{number:02}, port 9092" for number in range(12)])
+    assert "12 client(s)" in text
+    assert "10.0.0.09, port 9092 and 2 more; move" in text

@@ -1,7 +1,7 @@
 """The configuration of all brokers of a fleet, and the script that adds the settings of one broker."""
 
 from firn_controllers.fleet import builders, outside
-from firn_controllers.fleet.kafka import listeners
+from firn_controllers.fleet.kafka import listeners, plain_clients
 from firn_controllers.fleet.kafka.layout import CONFIG_PATH, DATA_PATH, KafkaFleet
 from firn_controllers.fleet.kafka.listeners import KEYS_FILE, KEYSTORE, TLS_PATH, TOKEN_FILE, TOKENS_PATH
 from firn_controllers.fleet.layout import EXTERNAL_PORT
@@ -55,7 +55,7 @@ if [ ! -f {DATA_PATH}/log/meta.properties ]; then
   /opt/kafka/bin/kafka-storage.sh format --ignore-formatted --cluster-id "$FIRN_CLUSTER_ID" --config "$config" \\
     ${{release:+--release-version "$release"}}
 fi
-exec /opt/kafka/bin/kafka-server-start.sh "$config"
+@clients@exec /opt/kafka/bin/kafka-server-start.sh "$config"
 """
 KEYSTORE_SECONDS = 5
 """Seconds between two looks for a changed certificate."""
@@ -87,6 +87,7 @@ def start(fleet: KafkaFleet) -> str:
         "advertised": ",".join(f"{each.name}://$HOSTNAME.$FIRN_SERVICE:{each.port}" for each in of_broker),
         "controllers": ",".join(f"{each.name}://:{each.port}" for each in of_controller),
         "voters": str(of_controller[0].port),
+        "clients": plain_clients.script(fleet),
     }
     script = START
     for place, text in changes.items():

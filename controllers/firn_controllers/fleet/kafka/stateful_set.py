@@ -66,7 +66,8 @@ def _access_volumes(fleet: KafkaFleet) -> list[Manifest]:
 
 
 def _container(fleet: KafkaFleet, resources: dict[str, Any]) -> Manifest:
-    probe = {"tcpSocket": {"port": "kafka" if fleet.open else "secure"}}
+    # In the last stage, only clients connect to the port without encryption, also with plaintext: Keep.
+    probe = {"tcpSocket": {"port": "kafka" if fleet.profile.access is None or fleet.stage < Stage.CLOSED else "secure"}}
     mounts = [
         {"name": "data", "mountPath": DATA_PATH},
         {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},

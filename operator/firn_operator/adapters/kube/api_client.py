@@ -104,6 +104,23 @@ class Api:
 
         Raises ApiError, AccessDeniedError (401, 403) and UnavailableError.
         """
+        answer: Manifest = json.loads(await self._text(method, path, query, body, content_type, accept, limit))
+        return answer
+
+    async def read_text(self, path: str, query: Mapping[str, str]) -> str:
+        """Read a text, such as a log. Raises ApiError, AccessDeniedError (401, 403) and UnavailableError."""
+        return await self._text("GET", path, query, accept="*/*")
+
+    async def _text(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        limit: RateLimit | None = None,
+    ) -> str:
         problem = ""
         for attempt in range(_ATTEMPTS):
             if method not in _READS:
@@ -119,8 +136,7 @@ class Api:
                     break  # the server may have done it
             else:
                 if status < 300:
-                    answer: Manifest = json.loads(text)
-                    return answer
+                    return text
                 problem = _problem(status, text)
                 if status == 429 or (status >= 500 and method in _READS) or status == 503:
                     pause = max(pause, _retry_after(headers))
@@ -145,7 +161,7 @@ class Api:
         )
         data = await response.read()
         _REQUESTS.labels(method, str(response.status)).inc()
-        return response.status, response.getheaders(), data.decode()
+        return response.status, response.getheaders(), data.decode(errors="replace")
 
 
 def _problem(status: int, text: str) -> str:

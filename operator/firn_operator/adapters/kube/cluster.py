@@ -29,6 +29,8 @@ from firn_operator.adapters.kube.workloads import Applied, Workloads
 log = logging.getLogger(__name__)
 
 ChildKind = tuple[str, str]
+LONGEST_LOG = 16 * 2**20
+"""Bytes of a pod's log that the operator reads at most."""
 
 
 @dataclass(slots=True)
@@ -188,6 +190,18 @@ class KubeCluster:
     async def pods(self, labels: Mapping[str, str]) -> Sequence[PodState]:
         """Return the pods with these labels as the watches show them."""
         return self._workloads.pods(labels)
+
+    async def pod_log(self, name: str, seconds: int) -> str:
+        """Return the end of a pod's log. Raises AccessDeniedError and UnavailableError."""
+        place = path("v1", "Pod", self._namespace, name, "log")
+        query = {"sinceSeconds": str(seconds), "limitBytes": str(LONGEST_LOG)}
+        try:
+            text = await self._api.read_text(place, query)
+        except ApiError as error:
+            raise UnavailableError(f"Kubernetes API, GET {place}: {error}") from error
+        if len(text.encode()) >= LONGEST_LOG:
+            raise UnavailableError(f"the log of pod {name} has more than {LONGEST_LOG >> 20} MiB for {seconds} s")
+        return text
 
     async def jobs(self, labels: Mapping[str, str]) -> Sequence[JobState]:
         """Return the Jobs with these labels as the watches show them."""
