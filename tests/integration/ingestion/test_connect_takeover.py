@@ -241,6 +241,7 @@ def the_table_keeps_its_layout(before: Any, after: Any) -> None:
     assert after.properties().get(names.TABLE_KAFKA_CLUSTER)
 
 
+@pytest.mark.long
 def test_a_table_of_an_avro_converter_gets_the_values_of_later_records(
     served: World, registry: Apicurio, database: Postgres, tmp_path: Path
 ) -> None:

@@ -400,8 +400,7 @@ def killed_at_random(world: World, seed: int, kills: int) -> None:
     audit(world, job, {0: end})
 
 
-@pytest.mark.parametrize(
-    ("seed", "kills"), [(0, 1), pytest.param(1, 8, marks=pytest.mark.long), pytest.param(2, 8, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("seed", "kills"), [(0, 1), (1, 8), (2, 8)])
 def test_kill_9_at_random_moments_lands_each_record_once(world: World, seed: int, kills: int) -> None:
     killed_at_random(world, seed, kills)

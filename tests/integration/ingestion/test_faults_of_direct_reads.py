@@ -50,6 +50,7 @@ def direct(world: World, diskless: Diskless) -> Iterator[World]:
     assert diskless.fetches() == before
 
 
+@pytest.mark.long
 def test_kill_9_around_commits_lands_each_record_once(direct: World) -> None:
     killed(direct, ["after-commit", "after-dlq-commit"])
 

@@ -60,13 +60,13 @@ def expires_at(rules: Rules, lake: Lake, place: str, status: int, **work: Any) -
 @pytest.mark.parametrize(
     ("place", "status", "code"),
     [
-        ("before-rewrite", 401, ExitCode.TEMPORARY),
+        pytest.param("before-rewrite", 401, ExitCode.TEMPORARY, marks=pytest.mark.long),
         # Credentials are renewed before the commit.
         ("after-rewrite", 401, ExitCode.DONE),
         ("in-commit", 419, ExitCode.TEMPORARY),
         pytest.param("after-commit", 401, ExitCode.TEMPORARY, marks=pytest.mark.long),
         pytest.param("after-readback", 401, ExitCode.DONE, marks=pytest.mark.long),
-        ("before-deletion", 401, ExitCode.TEMPORARY),
+        pytest.param("before-deletion", 401, ExitCode.TEMPORARY, marks=pytest.mark.long),
     ],
 )
 def test_a_run_survives_the_expiry_of_its_credentials_at_each_place(
@@ -78,7 +78,7 @@ def test_a_run_survives_the_expiry_of_its_credentials_at_each_place(
 @pytest.mark.parametrize(
     ("place", "status", "code"),
     [
-        ("after-rewrite", 401, ExitCode.DONE),
+        pytest.param("after-rewrite", 401, ExitCode.DONE, marks=pytest.mark.long),
         ("in-commit", 419, ExitCode.TEMPORARY),
         pytest.param("before-rewrite", 401, ExitCode.TEMPORARY, marks=pytest.mark.long),
     ],

@@ -47,7 +47,7 @@ def goes_on(lake: Lake, topic: Topic) -> None:
 
 
 EVERYWHERE = [
-    place if place in ("in-commit", "after-commit", "before-deletion") else pytest.param(place, marks=pytest.mark.long)
+    place if place in ("after-commit", "before-deletion") else pytest.param(place, marks=pytest.mark.long)
     for place in get_args(failpoints.Maintenance)
 ]
 
@@ -289,7 +289,7 @@ def drop(lake: Lake, topic: Topic, purge: bool) -> Callable[[], None]:
     return lambda: lake.spark.sql(f"DROP TABLE {topic.identifier} {'PURGE' if purge else ''}")
 
 
-@pytest.mark.parametrize("purge", [False, True])
+@pytest.mark.parametrize("purge", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_table_dropped_during_a_run_is_reported_as_gone(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, purge: bool
 ) -> None:
@@ -326,7 +326,7 @@ def test_a_recreated_table_of_the_same_name_is_not_changed(lake: Lake, monkeypat
     assert lake.run(work).outcome == "Gone"
 
 
-@pytest.mark.parametrize("why", ["deadline", "received SIGTERM"])
+@pytest.mark.parametrize("why", ["deadline", pytest.param("received SIGTERM", marks=pytest.mark.long)])
 def test_a_stopped_run_leaves_uncommitted_work_unfinished(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
@@ -357,6 +357,7 @@ def test_a_run_ends_at_its_deadline(lake: Lake) -> None:
     assert (report.outcome, report.message) == ("Unfinished", "stopped: deadline")
 
 
+@pytest.mark.long
 def test_ingestion_keeps_its_rate_during_maintenance(lake: Lake) -> None:
     topic = lake.topic(partition_by=("bucket(2, id)",))
     topic.ingest(4)
