@@ -208,10 +208,10 @@ def test_a_replay_takes_only_the_letters_that_it_selects(letters: Letters) -> No
 @pytest.mark.parametrize(
     ("failpoint", "rows_landed"),
     [
-        ("in-commit=raise:1", False),
+        pytest.param("in-commit=raise:1", False, marks=pytest.mark.long),
         ("after-replay-append=raise:1", True),
         ("in-commit=raise:2", True),
-        ("after-replay-deletion=raise:1", True),
+        pytest.param("after-replay-deletion=raise:1", True, marks=pytest.mark.long),
     ],
 )
 def test_the_next_attempt_completes_a_replay_that_ended_anywhere(
@@ -234,7 +234,7 @@ def test_the_next_attempt_completes_a_replay_that_ended_anywhere(
     letters.check(6)
 
 
-@pytest.mark.parametrize("limit", [None, 3])
+@pytest.mark.parametrize("limit", [pytest.param(None, marks=pytest.mark.long), 3])
 def test_a_pod_after_the_end_of_a_replay_reports_its_counts_and_lands_nothing(
     letters: Letters, limit: int | None
 ) -> None:
@@ -300,6 +300,7 @@ def test_a_replay_of_a_topic_that_is_created_again_does_not_count_the_letters_th
     assert (report.matched, report.landed, report.remaining) == (6, 1, None)
 
 
+@pytest.mark.long
 def test_letters_that_do_not_fit_are_counted_once_over_the_pods(days: Letters) -> None:
     days.evict("after-replay-append=raise:1")
     report = days.replay()
@@ -436,7 +437,7 @@ def test_letters_whose_offset_is_taken_count_within_the_limit(letters: Letters) 
     assert letters.letters() == [1, 3]
 
 
-@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("crashes", [pytest.param(False, marks=pytest.mark.long), True])
 def test_letters_land_beside_rows_of_an_earlier_topic_with_the_same_offsets(lake: Lake, *, crashes: bool) -> None:
     """The producer sends its records again: they have the offsets, times and keys of those of the earlier topic."""
     made = Letters(lake)
