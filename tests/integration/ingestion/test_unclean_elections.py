@@ -50,8 +50,16 @@ def test_the_leader_knows_where_an_epoch_ended(world: World) -> None:
     topic = world.topic(partitions=3)
     world.produce(topic, good(0, 10))
     client = Client("classic", world.broker.connection)
-    ends = client.log_ends({topic: (0, 1, 2)})[topic]
-    assert not isinstance(ends, FirnError)
+    found: list[dict[int, LogEnd]] = []
+
+    def all_led() -> bool:
+        ends = client.log_ends({topic: (0, 1, 2)})[topic]
+        if not isinstance(ends, FirnError):
+            found.append(ends)
+        return bool(found)
+
+    await_true("a leader of each partition", all_led)
+    (ends,) = found
     assert [end.offset for end in ends.values()] == [10, 0, 0]
     epoch = ends[0].epoch
     assert epoch is not None
