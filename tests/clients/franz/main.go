@@ -225,6 +225,30 @@ func share(ctx context.Context, bootstrap, topic string) error {
 	return await(ofAgain, 1, partitions-1)
 }
 
+// keeps waits until the topic has this retention. A broker of Apache Kafka answers from metadata that follows the controller.
+func keeps(ctx context.Context, admin *kadm.Client, topic, retention string) error {
+	for {
+		configs, err := admin.DescribeTopicConfigs(ctx, topic)
+		if err != nil {
+			return err
+		}
+		of, err := configs.On(topic, nil)
+		if err != nil {
+			return err
+		}
+		for _, one := range of.Configs {
+			if one.Key == "retention.ms" && one.MaybeValue() == retention {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return errors.New("the change is not there")
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
 // administer adds partitions, changes the topic's configs, searches offsets by time and deletes records.
 func administer(ctx context.Context, admin *kadm.Client, topic string) error {
 	if grown, err := admin.CreatePartitions(ctx, 1, topic); err != nil || grown.Error() != nil {
@@ -235,20 +259,8 @@ func administer(ctx context.Context, admin *kadm.Client, topic string) error {
 	if err != nil || changed[0].Err != nil {
 		return fmt.Errorf("alter configs: %w", errors.Join(err, changed[0].Err))
 	}
-	configs, err := admin.DescribeTopicConfigs(ctx, topic)
-	if err != nil {
+	if err := keeps(ctx, admin, topic, retention); err != nil {
 		return fmt.Errorf("describe configs: %w", err)
-	}
-	of, err := configs.On(topic, nil)
-	if err != nil {
-		return fmt.Errorf("describe configs: %w", err)
-	}
-	kept := false
-	for _, one := range of.Configs {
-		kept = kept || (one.Key == "retention.ms" && one.MaybeValue() == retention)
-	}
-	if !kept {
-		return errors.New("describe configs: the change is not there")
 	}
 	described, err := admin.DescribeGroups(ctx, topic)
 	if err != nil || described[topic].State != "Empty" {
