@@ -77,7 +77,7 @@ def spark(login: Login, topic: str, directory: Path) -> None:
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
     )
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout) == sorted(LINES)
