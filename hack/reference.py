@@ -194,6 +194,7 @@ def metrics() -> str:
         *telemetry.CertificateMetrics(dict).collect(),
         *telemetry.PlainClientMetrics(dict).collect(),
     ]
+    signer = [*telemetry.CertificateMetrics(dict).collect(), *telemetry.StoreCertificateMetrics(dict).collect()]
     shared = collectors(REGISTRY)
     broker = [metric for metric in shared if getattr(metric, "_name", "").startswith("firn_broker_")]
     groups = (
@@ -209,8 +210,8 @@ def metrics() -> str:
         ),
         (
             "Signer",
-            "Port `metrics` of the Service `firn-signer`, if a profile has `selfSigned`.",
-            telemetry.CertificateMetrics(dict).collect(),
+            "Port `metrics` of the Service `firn-signer`, if a profile has `selfSigned`, or stores of the quick start have TLS.",
+            signer,
         ),
         ("Diskless broker", "Port `metrics` of the Services `firn-broker-PROFILE`.", broker),
     )

@@ -216,14 +216,14 @@ class CertificateSecret:
 
 
 class CertificateSecrets(Protocol):
-    """Secrets with CAs and with certificates of brokers, in the operator's namespace. Only the signer has this port."""
+    """Secrets with CAs and with certificates of servers, in the operator's namespace. Only the signer has this port."""
 
     async def read(self, name: str) -> CertificateSecret | None:
         """Return the Secret; None if it does not exist."""
         ...
 
-    async def create(self, name: str, profile: str, data: Mapping[str, str]) -> None:
-        """Create the Secret. Raises ConflictError if another client has created one with other values."""
+    async def create(self, name: str, profile: str | None, data: Mapping[str, str]) -> None:
+        """Create the Secret; of a store, without a profile. Raises ConflictError if another client has created one with other values."""
         ...
 
     async def update(self, name: str, data: Mapping[str, str | None], version: str) -> None:

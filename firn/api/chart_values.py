@@ -102,6 +102,8 @@ class QuickStart(Settings):
 
     enabled: bool
     """Install the quick start."""
+    tls: bool | None = None
+    """PostgreSQL and the S3 server accept connections with TLS only. Null: like true, but an upgrade of stores without TLS fails."""
     profile: KafkaProfile
     """The profile `classic`."""
     diskless: QuickStartDiskless
@@ -141,7 +143,7 @@ class OperatorValues(Settings):
 
 
 class SignerValues(Settings):
-    """The pod of `firn-signer`, which issues the certificates of profiles with `selfSigned`."""
+    """The pod of `firn-signer`, which issues the certificates of profiles with `selfSigned`, and of the quick start's stores."""
 
     resources: Resources
     """Resources of the pod."""

@@ -184,6 +184,21 @@ def authority(profile: str) -> str:
     return f"firn-signer-{profile}"
 
 
+def store(name: str) -> str:
+    """Return the name of the Service of a store of the quick start: ``postgres`` or ``s3``."""
+    return f"firn-{name}"
+
+
+def store_certificate(name: str) -> str:
+    """Return the name of the Secret with the certificate of a store of the quick start."""
+    return f"firn-{name}-tls"
+
+
+def store_authority(name: str) -> str:
+    """Return the name of the Secret with the CA of a store of the quick start and its key. Only `firn-signer` reads it."""
+    return f"firn-{name}-signer"
+
+
 def bootstrap(profile: str) -> str:
     """Return the name of the bootstrap Service (port 9092)."""
     return f"firn-broker-{profile}-bootstrap"

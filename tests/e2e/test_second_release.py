@@ -76,10 +76,13 @@ def test_a_second_release_keeps_the_data_of_the_first(second: None) -> None:
     install()
     pods, secrets, claims = uids("pods"), passwords(), uids("persistentvolumeclaims")
     assert {"Pod/firn-postgres-0", "Pod/firn-s3-0", "Pod/firn-broker-classic-0"} < set(pods)
-    assert set(secrets) == {"firn-postgres", "firn-s3", "firn-signer-classic"}
+    authorities = {"firn-signer-classic", "firn-postgres-signer", "firn-s3-signer"}
+    assert set(secrets) == {"firn-postgres", "firn-s3", *authorities}
     generated = [secrets[name]["data"].values() for name in ("firn-postgres", "firn-s3")]
     assert all(len(base64.b64decode(value)) == 32 for values in generated for value in values)
     assert not any("quickstart-secrets" in name for name in uids("jobs,serviceaccounts,roles,rolebindings"))
+    assert sql("show ssl") == "on"
+    assert "no pg_hba.conf entry" in sql("show ssl", sslmode="disable")
 
     install()
     assert uids("pods") == pods
@@ -106,7 +109,8 @@ def test_a_reinstalled_release_reuses_volumes_and_passwords(second: None) -> Non
     assert sql("select value from kept") == "7"
 
 
-def sql(statement: str) -> str:
-    """Return the answer of PostgreSQL over the network, with the generated password."""
-    command = f'PGPASSWORD="$(cat "$POSTGRES_PASSWORD_FILE")" psql -h firn-postgres -U firn -d firn -tAc "{statement}"'
+def sql(statement: str, sslmode: str = "require") -> str:
+    """Return the answer of PostgreSQL over the network, with the generated password, or its error."""
+    psql = f'psql "host=firn-postgres user=firn dbname=firn sslmode={sslmode}" -tAc "{statement}"'
+    command = f'PGPASSWORD="$(cat "$POSTGRES_PASSWORD_FILE")" {psql} 2>&1 || true'
     return kubectl("-n", NAMESPACE, "exec", "firn-postgres-0", "--", "sh", "-c", command).strip()

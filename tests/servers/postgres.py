@@ -35,7 +35,8 @@ class Postgres:
         return f"postgresql://127.0.0.1:{self.port}/postgres"
 
 
-def _binary(name: str) -> str:
+def binary(name: str) -> str:
+    """Return the path of a program of PostgreSQL."""
     installed = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
     path = str(installed[0]) if installed else shutil.which(name)
     assert path, f"{name} is missing: install the package postgresql"
@@ -81,7 +82,7 @@ def copy(server: Postgres, directory: Path, *, follows: bool = False) -> None:
     address = ["--host=127.0.0.1", f"--port={server.port}", f"--username={server.user}"]
     more = ["--write-recovery-conf"] if follows else []
     subprocess.run(
-        [_binary("pg_basebackup"), "-D", str(directory / "data"), "--checkpoint=fast", "--no-sync", *address, *more],
+        [binary("pg_basebackup"), "-D", str(directory / "data"), "--checkpoint=fast", "--no-sync", *address, *more],
         check=True,
         env={**os.environ, "PGPASSWORD": server.password},
         user=user,
@@ -161,14 +162,14 @@ def postgres(
             for path in (directory, secret):
                 os.chown(path, account.pw_uid, account.pw_gid)
         subprocess.run(
-            [_binary("initdb"), "-D", data, "-U", server.user, "--pwfile", secret, "-A", "scram-sha-256", "-N"],
+            [binary("initdb"), "-D", data, "-U", server.user, "--pwfile", secret, "-A", "scram-sha-256", "-N"],
             check=True,
             stdout=subprocess.DEVNULL,
             user=user,
             cwd="/",
         )
     command = [
-        _binary("postgres"), "-D", str(data), "-p", str(server.port), "-c", "listen_addresses=127.0.0.1",
+        binary("postgres"), "-D", str(data), "-p", str(server.port), "-c", "listen_addresses=127.0.0.1",
         "-c", f"unix_socket_directories={directory}", "-c", f"fsync={'on' if durable else 'off'}",
     ]  # fmt: skip
     if tls is not None:

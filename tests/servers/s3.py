@@ -41,7 +41,8 @@ class S3:
         return {"s3.secret-access-key": str(file)}
 
 
-def _binary() -> str:
+def binary() -> str:
+    """Return the path of versitygw."""
     built = sorted((cache() / "tools" / "versitygw").glob("*/versitygw"), key=lambda path: path.stat().st_mtime)
     candidates = [os.environ.get("FIRN_VERSITYGW"), *map(str, reversed(built)), shutil.which("versitygw")]
     binary = next((path for path in candidates if path and os.access(path, os.X_OK)), None)
@@ -69,6 +70,6 @@ def s3(directory: Path, accounts: Iterable[str] = (), tls: Pair | None = None) -
     # By default, versitygw closes each connection after one request. S3 services keep connections open.
     options = ["--port", f"127.0.0.1:{port}", "--keep-alive", "--iam-dir", str(users)]
     options += [] if tls is None else ["--cert", str(tls.certificate), "--key", str(tls.key)]
-    command = [_binary(), *options, "posix", str(buckets)]
+    command = [binary(), *options, "posix", str(buckets)]
     with running(command, lambda: listens(port), directory / "server.log", environment=environment):
         yield server

@@ -105,7 +105,7 @@ priorityClassName: {{ . }}
     {{- if hasKey $profiles "diskless" -}}
       {{- fail "profiles.diskless: the quick start has a profile of that name. Set quickStart.diskless.profile instead, or quickStart.diskless.enabled=false" -}}
     {{- end -}}
-    {{- $_ := set $profiles "diskless" .Values.quickStart.diskless.profile -}}
+    {{- $_ := set $profiles "diskless" (include "firn.quickStartDiskless" . | fromYaml) -}}
   {{- end -}}
   {{- $_ := set $catalogs "lake" (include "firn.quickStartCatalog" . | fromYaml) -}}
 {{- end -}}
@@ -169,9 +169,43 @@ priorityClassName: {{ . }}
 {{ dict "profiles" ($found | sortAlpha) | toJson }}
 {{- end }}
 
-{{/* Profiles whose certificates firn-signer issues. JSON: {profiles: [NAME]} */}}
+{{/* What firn-signer issues certificates for. JSON: {profiles: [NAME], stores: [NAME], needed: BOOL} */}}
 {{- define "firn.selfSigned" -}}
-{{ include "firn.certificatesFrom" (dict "root" . "source" "selfSigned") }}
+{{- $profiles := (include "firn.certificatesFrom" (dict "root" . "source" "selfSigned") | fromJson).profiles -}}
+{{- $stores := include "firn.storesHaveTls" . | eq "true" | ternary (list "postgres" "s3") list -}}
+{{ dict "profiles" $profiles "stores" $stores "needed" (or $profiles $stores | empty | not) | toJson }}
+{{- end }}
+
+{{/* "true" if the stores of the quick start have TLS, otherwise empty. */}}
+{{- define "firn.storesHaveTls" -}}
+{{- if and .Values.quickStart.enabled (ne (toString .Values.quickStart.tls) "false") }}true{{ end -}}
+{{- end }}
+
+{{/* The volume with the certificate of a store, for its server. Argument: name of the store */}}
+{{- define "firn.storeCertificate" -}}
+- name: certificate
+  secret:
+    secretName: firn-{{ . }}-tls
+    defaultMode: 0440
+    items:
+      - {key: tls.crt, path: tls.crt}
+      - {key: tls.key, path: tls.key}
+{{- end }}
+
+{{/* Shell lines after the start of a server in the background. They stop it with the container, and send it SIGHUP after a renewal of its
+certificate. Argument: the signal that stops the server */}}
+{{- define "firn.serveAndReload" -}}
+server=$!
+trap 'kill -{{ . }} $server' INT TERM
+while sleep 30 && kill -0 $server 2> /dev/null; do
+  now=$(cksum < "$certificate") || continue
+  if [ "$now" != "$used" ]; then kill -HUP $server; used=$now; fi
+done &
+# A signal ends wait before the server has ended.
+while kill -0 $server 2> /dev/null; do
+  if wait $server; then status=0; else status=$?; fi
+done
+exit $status
 {{- end }}
 
 {{/* Secrets that the chart generates once: passwords of the quick start, and tokens of direct reads. JSON: {secrets: [{name, keys}]} */}}
@@ -188,15 +222,35 @@ priorityClassName: {{ . }}
 {{ dict "secrets" $secrets | toJson }}
 {{- end }}
 
+{{/* The profile `diskless` of the quick start. Without TLS of the stores, it connects to them without TLS. */}}
+{{- define "firn.quickStartDiskless" -}}
+{{- $profile := deepCopy .Values.quickStart.diskless.profile -}}
+{{- if not (include "firn.storesHaveTls" .) -}}
+  {{- $coordinator := $profile.coordinator -}}
+  {{- $store := $profile.objectStore -}}
+  {{- if eq (dig "ca" "secret" "" ($coordinator.tls | default dict)) "firn-postgres-tls" }}{{ $_ := unset $coordinator "tls" }}{{ end -}}
+  {{- if eq (dig "ca" "secret" "" ($store.tls | default dict)) "firn-s3-tls" }}{{ $_ := unset $store "tls" }}{{ end -}}
+  {{- if eq (dig "aws_endpoint" "" ($store.properties | default dict)) "https://firn-s3:7070" -}}
+    {{- $_ := set $store.properties "aws_endpoint" "http://firn-s3:7070" -}}
+  {{- end -}}
+{{- end -}}
+{{ toYaml $profile }}
+{{- end }}
+
 {{- define "firn.quickStartCatalog" -}}
 type: sql
+{{- $tls := include "firn.storesHaveTls" . | eq "true" }}
 uri: postgresql://firn-postgres.{{ .Release.Namespace }}.svc:5432/firn
+{{- if $tls }}
+tls: {ca: {secret: firn-postgres-tls}}
+objectStore: {tls: {ca: {secret: firn-s3-tls}}}
+{{- end }}
 warehouse: s3://firn/warehouse
 tenancy: {adopt: Any}
 properties:
   user: firn
   io-impl: org.apache.iceberg.aws.s3.S3FileIO
-  s3.endpoint: http://firn-s3.{{ .Release.Namespace }}.svc:7070
+  s3.endpoint: {{ $tls | ternary "https" "http" }}://firn-s3.{{ .Release.Namespace }}.svc:7070
   s3.path-style-access: "true"
   client.region: us-east-1
 secretProperties:

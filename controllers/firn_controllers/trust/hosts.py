@@ -1,4 +1,4 @@
-"""The names for which the certificate of a profile's brokers is valid, whatever its brokers are."""
+"""The names for which certificates are valid: those of a profile's brokers, whatever its brokers are, and those of stores."""
 
 from firn.model import names
 from firn.model.config import Certificate, Profile, certificate_name
@@ -21,3 +21,15 @@ def hosts(namespace: str, profile: str, settings: Profile, certificate: Certific
         except ValueError as error:
             raise InvalidSpecError(f"configuration profiles.{profile}.external: {error}") from error
     return tuple(sorted(found))
+
+
+def store_hosts(namespace: str, store: str) -> tuple[str, ...]:
+    """Return the DNS names of a store of the quick start, sorted: of its Service, and ``localhost`` for a forwarded port."""
+    service = names.store(store)
+    inside = (
+        service,
+        f"{service}.{namespace}",
+        f"{service}.{namespace}.svc",
+        f"{service}.{namespace}.svc.cluster.local",
+    )
+    return tuple(sorted({*inside, "localhost"}))

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from firn.model import durations
-from firn.model.config import Certificate
+from firn.model.config import Certificate, SelfSigned
 from firn.model.errors import InvalidSpecError
 
 Stage = Literal["Trust", "Issue", "Finish"]
@@ -39,10 +39,15 @@ class Terms:
             certificate.self_signed.stage,
         )
 
+    @classmethod
+    def default(cls, hosts: tuple[str, ...]) -> "Terms":
+        """Return the terms of a certificate without a configuration of its own."""
+        return cls.of(Certificate(self_signed=SelfSigned()), hosts)
+
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A certificate of brokers as it is in the Secret."""
+    """A certificate of servers as it is in the Secret."""
 
     hosts: frozenset[str]
     ends: datetime
@@ -86,7 +91,7 @@ class Rollover:
     trusted: timedelta | None
     """Time for which clients have had the present list of CAs; None if they do not have it yet."""
     used: timedelta | None
-    """Age of the certificate of the brokers; None if the present CA did not sign it."""
+    """Age of the certificate of the servers; None if the present CA did not sign it."""
 
 
 def next_step(live: Rollover, terms: Terms) -> Step | None:

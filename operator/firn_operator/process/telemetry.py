@@ -441,10 +441,34 @@ class CertificateMetrics(Collector):
             "Seconds until a certificate of a profile ends: brokers (of the brokers) or authority (the CA of the signer)",
             labels=["profile", "certificate"],
         )
-        now = self._now()
-        for labels, end in self._ends().items():
-            family.add_metric(labels, (end - now).total_seconds())
-        return [family]
+        return [_filled(family, self._ends(), self._now())]
+
+
+class StoreCertificateMetrics(Collector):
+    """The time until certificates of the quick start's stores end, by store and certificate, computed at each scrape."""
+
+    def __init__(
+        self,
+        ends: Callable[[], Mapping[tuple[str, str], datetime]],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._ends = ends
+        self._now = now
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric family of all stores."""
+        family = GaugeMetricFamily(
+            "firn_store_certificate_expiry_seconds",
+            "Seconds until a certificate of a store of the quick start ends: server (of the store) or authority (its CA)",
+            labels=["store", "certificate"],
+        )
+        return [_filled(family, self._ends(), self._now())]
+
+
+def _filled(family: GaugeMetricFamily, ends: Mapping[tuple[str, str], datetime], now: datetime) -> GaugeMetricFamily:
+    for labels, end in ends.items():
+        family.add_metric(labels, (end - now).total_seconds())
+    return family
 
 
 class PlainClientMetrics(Collector):

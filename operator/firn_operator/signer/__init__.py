@@ -1,1 +1,1 @@
-"""The process `firn-signer`: it holds a CA for each profile with ``selfSigned``, and issues the certificates of its brokers."""
+"""The process `firn-signer`: it holds CAs, and issues certificates of brokers and of the quick start's stores."""

@@ -37,7 +37,7 @@ def new_authority(name: str, now: datetime, lifetime: timedelta) -> Pair:
 
 
 def issue(authority: Pair, name: str, hosts: tuple[str, ...], now: datetime, lifetime: timedelta) -> Pair:
-    """Issue a certificate for brokers, valid for ``hosts``. It ends no later than the authority. Raises CorruptDataError."""
+    """Issue a certificate for servers, valid for ``hosts``. It ends no later than the authority. Raises CorruptDataError."""
     signer, signer_key = certificate(authority.certificate), _key(authority.key)
     key = ec.generate_private_key(ec.SECP256R1())
     ends = min(now + lifetime, signer.not_valid_after_utc)

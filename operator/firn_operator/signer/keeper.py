@@ -1,10 +1,10 @@
-"""Keeps the CA of each profile and the certificate of its brokers, from what their Secrets contain and the time.
+"""Keeps CAs and the certificates of brokers and stores, from what their Secrets contain and the time.
 
 Each pass reads both Secrets and writes what is missing, so a signer that ends between two writes continues where it was.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -21,16 +21,43 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """The ends of what the Secrets of a profile contain after a pass."""
+class Naming:
+    """How messages, Secrets and certificates name the servers of one kind. The servers with one certificate have a name."""
 
-    brokers: datetime
+    kind: str
+    servers: str
+    """Value of the label ``certificate`` of metrics, for the certificate of the servers."""
+    authority: Callable[[str], str]
+    certificate: Callable[[str], str]
+    subject: Callable[[str], str]
+    """Common name of a certificate."""
+    has_profiles: bool
+
+
+PROFILES = Naming(
+    "profile",
+    "brokers",
+    names.authority,
+    names.brokers_certificate,
+    names.fleet,
+    has_profiles=True,
+)
+"""The brokers of profiles with ``selfSigned``."""
+STORES = Naming("store", "server", names.store_authority, names.store_certificate, names.store, has_profiles=False)
+"""The stores of the quick start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The ends of what the Secrets of a profile or a store contain after a pass."""
+
+    servers: datetime
     authority: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Authorities:
-    """The Secret with the CAs of a profile."""
+    """The Secret with the CAs of a profile or a store."""
 
     current: Pair
     """The CA that signs certificates."""
@@ -63,22 +90,23 @@ class Authorities:
 
 
 class Keeper:
-    """The Secrets of profiles with ``selfSigned``."""
+    """The Secrets of servers of one kind."""
 
-    def __init__(self, secrets: CertificateSecrets, clock: Clock) -> None:
+    def __init__(self, secrets: CertificateSecrets, clock: Clock, naming: Naming = PROFILES) -> None:
         self._secrets = secrets
         self._clock = clock
+        self.naming = naming
 
-    async def keep(self, profile: str, terms: Terms) -> Kept:
+    async def keep(self, server: str, terms: Terms) -> Kept:
         """Create or renew what is due, and make at most one step of a rollover.
 
         Raises ConflictError, CorruptDataError, InvalidSpecError, UnavailableError and AccessDeniedError.
         """
-        name, now = names.brokers_certificate(profile), self._clock.now()
+        name, now = self.naming.certificate(server), self._clock.now()
         live = await self._read(name)
-        found, refused = await self._authorities(profile, terms), None
+        found, refused = await self._authorities(server, terms), None
         try:
-            authorities = await self._stepped(profile, terms, found, live)
+            authorities = await self._stepped(server, terms, found, live)
         except InvalidSpecError as error:
             authorities, refused = found[0], error  # certificates are renewed anyway
         current = authorities.current
@@ -88,19 +116,19 @@ class Keeper:
         if live is None or live.data.get("ca.crt") != authorities.trusted:
             data = {"ca.crt": authorities.trusted, "ca.since": now.isoformat()}
         if reason is not None:
-            made = certificates.issue(current, names.fleet(profile), terms.hosts, now, terms.lifetime)
+            made = certificates.issue(current, self.naming.subject(server), terms.hosts, now, terms.lifetime)
             data |= {"tls.crt": made.certificate, "tls.key": made.key}
-            log.info("profile %s: the signer issues a certificate for the brokers, because %s", profile, reason)
+            log.info("%s %s: the signer issues a certificate, because %s", self.naming.kind, server, reason)
         if data:
-            await self._write(name, profile, data, live)
+            await self._write(name, server, data, live)
         if refused is not None:
             raise refused
         text = data.get("tls.crt") or (live.data["tls.crt"] if live is not None else "")
         return Kept(certificates.ends(text), authority_ends)
 
-    async def _authorities(self, profile: str, terms: Terms) -> tuple[Authorities, CertificateSecret | None]:
-        """Return the CAs of a profile and their Secret. Create a CA if there is none or it has ended; the Secret is then None."""
-        name, now = names.authority(profile), self._clock.now()
+    async def _authorities(self, server: str, terms: Terms) -> tuple[Authorities, CertificateSecret | None]:
+        """Return the CAs of servers and their Secret. Create a CA if there is none or it has ended; the Secret is then None."""
+        name, now = self.naming.authority(server), self._clock.now()
         live = await self._read(name)
         try:
             found = None if live is None else Authorities.read(live.data)
@@ -112,16 +140,18 @@ class Keeper:
         reason = renewal.reason_to_create(ends, now)
         if found is not None and reason is None:
             return found, live
-        made = certificates.new_authority(f"firn {profile}", now, terms.authority_lifetime)
-        log.warning("profile %s: the signer creates a CA, because %s; clients need its certificate", profile, reason)
+        made = certificates.new_authority(f"firn {server}", now, terms.authority_lifetime)
+        log.warning(
+            "%s %s: the signer creates a CA, because %s; clients need its certificate", self.naming.kind, server, reason
+        )
         data = {"ca.crt": made.certificate, "ca.key": made.key, "generation": str(terms.generation)}
         gone = dict.fromkeys(("next.crt", "next.key", "previous.crt")) if live is not None else {}
-        await self._write(name, profile, {**data, **gone}, live)
+        await self._write(name, server, {**data, **gone}, live)
         return Authorities(made, terms.generation, None, ""), None
 
     async def _stepped(
         self,
-        profile: str,
+        server: str,
         terms: Terms,
         found: tuple[Authorities, CertificateSecret | None],
         leaf: CertificateSecret | None,
@@ -135,7 +165,7 @@ class Keeper:
         change: dict[str, str | None] = {}
         current, upcoming = authorities.current, authorities.upcoming
         if step == "Prepare":
-            upcoming = certificates.new_authority(f"firn {profile}", now, terms.authority_lifetime)
+            upcoming = certificates.new_authority(f"firn {server}", now, terms.authority_lifetime)
             change = {"next.crt": upcoming.certificate, "next.key": upcoming.key}
             authorities = replace(authorities, upcoming=upcoming)
         elif step == "Abandon":
@@ -149,22 +179,24 @@ class Keeper:
             change = {"previous.crt": None}
             authorities = replace(authorities, previous="")
         if change:
-            log.info("profile %s: the signer replaces the CA, step %s", profile, step)
-            await self._secrets.update(names.authority(profile), change, live.version)
+            log.info("%s %s: the signer replaces the CA, step %s", self.naming.kind, server, step)
+            await self._secrets.update(self.naming.authority(server), change, live.version)
         return authorities
 
     async def _read(self, name: str) -> CertificateSecret | None:
         live = await self._secrets.read(name)
         if live is not None and not live.own:
             raise ConflictError(
-                f"Secret {name} exists, and no signer created it; delete it, or name it in access.certificate.secret of the profile"
+                f"Secret {name} exists, and no signer created it; delete it, or for brokers name it in access.certificate.secret of the"
+                " profile"
             )
         return live
 
     async def _write(
-        self, name: str, profile: str, data: Mapping[str, str | None], live: CertificateSecret | None
+        self, name: str, server: str, data: Mapping[str, str | None], live: CertificateSecret | None
     ) -> None:
         if live is None:
+            profile = server if self.naming.has_profiles else None
             await self._secrets.create(name, profile, {key: text for key, text in data.items() if text is not None})
         else:
             await self._secrets.update(name, data, live.version)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from aiohttp import web
@@ -13,20 +13,20 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from firn.model import names
 from firn.model.clock import Clock, SystemClock
 from firn.model.config import Config
-from firn.model.errors import FirnError
-from firn_controllers.trust.hosts import hosts
+from firn.model.errors import FirnError, InvalidSpecError
+from firn_controllers.trust.hosts import hosts, store_hosts
 from firn_controllers.trust.renewal import Terms
 from firn_operator.adapters.kube.api_client import Api, RateLimit, login
 from firn_operator.adapters.kube.certificate_secrets import KubeCertificateSecrets
 from firn_operator.process import telemetry
-from firn_operator.signer.keeper import Keeper
+from firn_operator.signer.keeper import STORES, Keeper
 
 log = logging.getLogger(__name__)
 
 INTERVAL = 30.0
-"""Seconds between two passes over all profiles."""
+"""Seconds between two passes over all servers."""
 _RETRY = 5.0
-"""Seconds to the next pass after a profile failed."""
+"""Seconds to the next pass after one failed."""
 _STUCK = 600.0
 """Seconds without the end of a pass after which the probe fails."""
 
@@ -40,18 +40,23 @@ def subjects(config: Config) -> dict[str, Terms]:
     }
 
 
-class Passes:
-    """Passes over the profiles. Each repeats until it succeeds."""
+def store_subjects(namespace: str, stores: Collection[str]) -> dict[str, Terms]:
+    """Return the terms of stores of the quick start, by name."""
+    return {store: Terms.default(store_hosts(namespace, store)) for store in stores}
 
-    def __init__(self, keeper: Keeper, profiles: Mapping[str, Terms], clock: Clock) -> None:
+
+class Passes:
+    """Passes over servers of one kind. Each repeats until it succeeds."""
+
+    def __init__(self, keeper: Keeper, servers: Mapping[str, Terms], clock: Clock) -> None:
         self._keeper = keeper
-        self._profiles = profiles
+        self._servers = servers
         self._clock = clock
         self._ended = clock.monotonic()
         self._problems: dict[str, str] = {}
-        """Profile -> the error of its last pass."""
+        """Profile or store -> the error of its last pass."""
         self.ends: dict[tuple[str, str], datetime] = {}
-        """Profile and certificate -> its end. A profile has none before its first pass."""
+        """Profile or store, and certificate -> its end. There is none before the first pass."""
 
     @property
     def stuck(self) -> bool:
@@ -59,17 +64,18 @@ class Passes:
         return self._clock.monotonic() - self._ended > _STUCK
 
     async def one(self) -> float:
-        """Make one pass over all profiles, and return the seconds to the next."""
-        for profile, terms in self._profiles.items():
+        """Make one pass over all servers, and return the seconds to the next."""
+        naming = self._keeper.naming
+        for server, terms in self._servers.items():
             try:
-                kept = await self._keeper.keep(profile, terms)
-                self.ends |= {(profile, "brokers"): kept.brokers, (profile, "authority"): kept.authority}
+                kept = await self._keeper.keep(server, terms)
+                self.ends |= {(server, naming.servers): kept.servers, (server, "authority"): kept.authority}
             except FirnError as error:
-                if self._problems.get(profile) != str(error):
-                    log.warning("profile %s: %s", profile, error)
-                self._problems[profile] = str(error)
+                if self._problems.get(server) != str(error):
+                    log.warning("%s %s: %s", naming.kind, server, error)
+                self._problems[server] = str(error)
             else:
-                self._problems.pop(profile, None)
+                self._problems.pop(server, None)
         self._ended = self._clock.monotonic()
         return _RETRY if self._problems else INTERVAL
 
@@ -83,31 +89,60 @@ class Passes:
                 continue
 
 
-async def run(namespace: str, profiles: Mapping[str, Terms], listen: tuple[str, int]) -> None:
-    """Keep the certificates of ``profiles`` until SIGTERM or SIGINT."""
+async def create(namespace: str, stores: Collection[str], *, also_existing: bool) -> None:
+    """Create the certificates of stores before their first start, and renew what is due. Raises FirnError.
+
+    Without ``also_existing``, stores that have run without TLS get none, and InvalidSpecError says how to decide.
+    """
+    api = Api(await login(), RateLimit(10, 10))
+    try:
+        secrets = KubeCertificateSecrets(api, namespace, os.environ.get("POD_NAME", names.SIGNER))
+        for store in stores:
+            passwords, certificate = names.store(store), names.store_certificate(store)
+            without = await secrets.read(passwords) is not None and await secrets.read(certificate) is None
+            if without and not also_existing:
+                raise InvalidSpecError(
+                    f"quickStart.tls: Secret {namespace}/{passwords} exists without {certificate}, so the stores of the quick start run without"
+                    " TLS. Set quickStart.tls=true to let the stores and Firn's pods use TLS after this upgrade, or quickStart.tls=false to"
+                    " continue without. Other clients of the stores need new settings with TLS"
+                )
+        keeper = Keeper(secrets, SystemClock(), STORES)
+        for store, terms in store_subjects(namespace, stores).items():
+            await keeper.keep(store, terms)
+    finally:
+        await api.close()
+
+
+async def run(
+    namespace: str, profiles: Mapping[str, Terms], stores: Mapping[str, Terms], listen: tuple[str, int]
+) -> None:
+    """Keep the certificates of ``profiles`` and ``stores`` until SIGTERM or SIGINT."""
     stop, clock = asyncio.Event(), SystemClock()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     api = Api(await login(), RateLimit(10, 10))
     secrets = KubeCertificateSecrets(api, namespace, os.environ.get("POD_NAME", names.SIGNER))
-    passes = Passes(Keeper(secrets, clock), profiles, clock)
-    runner = await _serve(passes, clock, listen)
+    brokers = Passes(Keeper(secrets, clock), profiles, clock)
+    servers = Passes(Keeper(secrets, clock, STORES), stores, clock)
+    runner = await _serve(brokers, servers, clock, listen)
     try:
-        await passes.repeat(stop)
+        await asyncio.gather(brokers.repeat(stop), servers.repeat(stop))
     finally:
         await runner.cleanup()
         await api.close()
 
 
-async def _serve(passes: Passes, clock: Clock, listen: tuple[str, int]) -> web.AppRunner:
+async def _serve(brokers: Passes, stores: Passes, clock: Clock, listen: tuple[str, int]) -> web.AppRunner:
     """Serve metrics and the probe, and nothing else."""
     registry = CollectorRegistry()
-    registry.register(telemetry.CertificateMetrics(lambda: passes.ends, clock.now))
+    registry.register(telemetry.CertificateMetrics(lambda: brokers.ends, clock.now))
+    registry.register(telemetry.StoreCertificateMetrics(lambda: stores.ends, clock.now))
 
     async def scrape(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def livez(_: web.Request) -> web.Response:
-        return web.Response(status=500 if passes.stuck else 200, text="no pass ends" if passes.stuck else "ok")
+        stuck = brokers.stuck or stores.stuck
+        return web.Response(status=500 if stuck else 200, text="no pass ends" if stuck else "ok")
 
     return await telemetry.serve_routes(listen, [web.get("/metrics", scrape), web.get("/livez", livez)])

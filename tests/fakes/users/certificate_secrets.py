@@ -31,7 +31,7 @@ class FakeCertificateSecrets:
         live = self.secrets.get(name)
         return None if live is None else CertificateSecret(live.data, str(live.version), live.own)
 
-    async def create(self, name: str, profile: str, data: Mapping[str, str]) -> None:
+    async def create(self, name: str, profile: str | None, data: Mapping[str, str]) -> None:
         if name in self.secrets:
             raise ConflictError(f"Secret {name} exists")
         self._write()

@@ -69,7 +69,7 @@ def create(api: ApiServer, pod: Manifest, user: str = SPARK) -> None:
 
 def test_the_executors_of_a_group_are_accepted(policy: ApiServer, pod: Manifest) -> None:
     kinds = [next(iter(volume.keys() - {"name"})) for volume in pod["spec"]["volumes"]]
-    assert sorted(kinds) == ["configMap", "emptyDir", "secret"], "the CA certificates of a catalog and of its store"
+    assert sorted(kinds) == ["configMap", "emptyDir", "secret", "secret"], "the CAs of a catalog and of two stores"
     create(policy, pod)
 
 

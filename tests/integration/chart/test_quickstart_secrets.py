@@ -1,4 +1,4 @@
-"""Creation of the quick-start passwords with the rights of the chart, against a real API server."""
+"""Creation of the quick-start passwords and certificates with the rights of the chart, against a real API server."""
 
 import base64
 import json
@@ -10,6 +10,8 @@ from kubernetes import client, config
 
 from firn.model.errors import AccessDeniedError, ExitCode, UnavailableError
 from firn_operator.cli import quickstart_secrets
+from firn_operator.signer import __main__ as signer
+from firn_operator.signer import certificates
 from tests.apiserver import ApiServer
 
 NAMESPACE = "firn-system"
@@ -22,6 +24,7 @@ ARGUMENTS = [
     "--secret",
     "firn-s3=access-key,secret-key",
 ]
+CERTIFY = ["--create", NAMESPACE, "--store", "postgres", "--store", "s3"]
 
 
 @pytest.fixture
@@ -35,6 +38,8 @@ def kubeconfig(api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(document))
     monkeypatch.setenv("KUBECONFIG", str(path))
+    # The client of the signer reads the variable at its import.
+    monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
     api.call("DELETE", PATH)
     yield path
     api.call("DELETE", PATH)
@@ -68,6 +73,31 @@ def test_secrets_are_created_once_and_never_overwritten(
         "secret/firn-s3 unchanged",
     ]
     assert not any(value in printed for value in every)
+
+
+def test_new_stores_get_certificates_before_passwords_and_keep_them(api: ApiServer, kubeconfig: Path) -> None:
+    assert signer.main(CERTIFY) == ExitCode.DONE
+    assert quickstart_secrets.main(ARGUMENTS) == ExitCode.DONE
+    found = {name: values(api, name) for name in ("firn-postgres-tls", "firn-s3-tls", "firn-s3-signer")}
+    assert "firn-s3.firn-system.svc" in certificates.hosts_of(found["firn-s3-tls"]["tls.crt"])
+    assert certificates.signed_by(found["firn-s3-tls"]["tls.crt"], found["firn-s3-signer"]["ca.crt"])
+    assert found["firn-postgres-tls"].keys() >= {"ca.crt", "tls.crt", "tls.key"}
+    assert signer.main(CERTIFY) == ExitCode.DONE, "the next upgrade"
+    assert {name: values(api, name) for name in found} == found
+
+
+def test_an_upgrade_of_stores_without_tls_waits_for_a_decision(
+    api: ApiServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quickstart_secrets.main(ARGUMENTS) == ExitCode.DONE
+    assert signer.main(CERTIFY) == ExitCode.CONFIGURATION
+    message = capsys.readouterr().err
+    assert "quickStart.tls=true" in message
+    assert "quickStart.tls=false" in message
+    created = {item["metadata"]["name"] for item in api.call("GET", PATH)["items"]}
+    assert created == {"firn-postgres", "firn-s3"}, "nothing has changed"
+    assert signer.main([*CERTIFY, "--also-existing"]) == ExitCode.DONE
+    assert signer.main(CERTIFY) == ExitCode.DONE, "the decision is needed once"
 
 
 def test_a_secret_without_a_key_is_rejected_and_not_changed(

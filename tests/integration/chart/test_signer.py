@@ -61,13 +61,17 @@ def test_the_process_issues_a_certificate_reports_its_end_and_keeps_the_ca_over_
         except httpx.TransportError:
             return False
 
-    command = [sys.executable, "-m", "firn_operator.signer"]
+    command = [sys.executable, "-m", "firn_operator.signer", "--store", "postgres"]
     found = []
     for _ in range(2):
         with running(command, answers, log, environment=environment) as process:
             await_true("the certificate", lambda: bool(data(api, "firn-broker-waves-tls")))
             await_true(
                 "its end", lambda: 'certificate="brokers",profile="waves"' in httpx.get(f"{address}/metrics").text
+            )
+            await_true(
+                "the end of a store's",
+                lambda: 'certificate="server",store="postgres"' in httpx.get(f"{address}/metrics").text,
             )
             assert httpx.get(f"{address}/other").status_code == 404
             found.append((data(api, "firn-signer-waves"), data(api, "firn-broker-waves-tls")))

@@ -28,6 +28,7 @@ LATER_OPERATOR = 'namespace="firn-system", pod="firn-operator-b"'
 BROKER = 'namespace="firn-system", profile="diskless", pod="firn-broker-diskless-0"'
 LATER_BROKER = 'namespace="firn-system", profile="diskless", pod="firn-broker-diskless-1"'
 SIGNER = 'namespace="firn-system", profile="diskless", pod="firn-signer-a"'
+SIGNER_STORE = 'namespace="firn-system", store="postgres", pod="firn-signer-a"'
 DAMAGED = f'firn_broker_damaged_ranges_total{{{BROKER}, read="second"}}'
 QUALITY = f'firn_ingest_quality_failures_total{{{INGEST}, rule="plausible"}}'
 REFUSED = 'firn_topic_set_topics{pod="firn-operator-a", namespace="shop", topic_set="events", state="refused"}'
@@ -77,6 +78,7 @@ HEALTHY = (
     f"firn_broker_certificate_expiry_seconds{{{BROKER}}} 7776000-60x400",
     f'firn_certificate_expiry_seconds{{{SIGNER}, certificate="brokers"}} 7776000-60x400',
     f'firn_certificate_expiry_seconds{{{SIGNER}, certificate="authority"}} 3e8-60x400',
+    f'firn_store_certificate_expiry_seconds{{{SIGNER_STORE}, certificate="server"}} 7776000-60x400',
 )
 """Series of a release without a fault. Counters have counted earlier faults."""
 
@@ -439,6 +441,19 @@ CASES = (
         "of another release",
         None,
         'firn_certificate_expiry_seconds{namespace="other", profile="diskless", certificate="brokers"} 60x400',
+    ),
+    case(
+        "FirnStoreCertificateExpires",
+        "not renewed",
+        161,
+        f'firn_store_certificate_expiry_seconds{{{SIGNER_STORE}, certificate="server"}} 1215600-60x400',
+        f'firn_store_certificate_expiry_seconds{{{SIGNER_STORE}, certificate="authority"}} 7776000-60x400',
+    ),
+    case(
+        "FirnStoreCertificateExpires",
+        "of another release",
+        None,
+        'firn_store_certificate_expiry_seconds{namespace="other", store="postgres", certificate="server"} 60x400',
     ),
     case("FirnUserNotReady", "not ready", 115, f"{USER_READY} 1x99 0x300"),
     case("FirnUserNotReady", "ready", None, f"{USER_READY} 1x400"),

@@ -45,8 +45,8 @@ KINDS = (
     "topicgrants",
 )
 USERS = {"users": {"enabled": True}}
-OPEN: dict[str, Any] = {"quickStart": {"profile": {"access": None, "users": None}}}
-"""The quick start accepts clients without encryption, and the operator has no rights to Secrets."""
+OPEN: dict[str, Any] = {"quickStart": {"tls": False, "profile": {"access": None, "users": None}}}
+"""The quick start accepts clients without encryption, and neither the operator nor a signer has rights to Secrets."""
 
 
 def config_of(objects: list[Manifest]) -> Config:
@@ -140,7 +140,7 @@ def test_one_value_adds_diskless_brokers_to_the_quick_start() -> None:
         (served,) = find_object(objects, "Service", host)["spec"]["ports"]
         assert served["port"] == port, "brokers run in the namespace of the release, where the short name resolves"
     assert urlsplit(diskless.coordinator.uri).netloc == "firn-postgres:5432"
-    assert diskless.object_store.properties["aws_endpoint"] == "http://firn-s3:7070"
+    assert diskless.object_store.properties["aws_endpoint"] == "https://firn-s3:7070"
     bucket = urlsplit(diskless.object_store.url).netloc
     assert config.catalogs["lake"].warehouse.startswith(f"s3://{bucket}/")
     assert bucket in yaml.safe_dump(find_object(objects, "StatefulSet", "firn-s3")["spec"])
@@ -202,7 +202,11 @@ def test_project_images_have_the_project_version() -> None:
 def test_the_operator_mounts_exactly_the_configured_secrets(files: tuple[str, ...]) -> None:
     objects = manifests(render(IMAGES, files=files))
     pod = find_object(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
-    volumes = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+    volumes = {
+        volume["name"]: volume["secret"]["secretName"]
+        for volume in pod["volumes"]
+        if "secret" in volume and "items" not in volume["secret"]
+    }
     assert sorted(volumes.values()) == config_of(objects).secret_names()
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
     for volume, secret in volumes.items():
@@ -242,6 +246,46 @@ def test_quick_start_generates_every_secret_that_it_refers_to() -> None:
     assert generated(objects) == wanted
 
 
+def stores_of(objects: list[Manifest]) -> dict[str, Manifest]:
+    """Return the pod templates of the two stores."""
+    templates = pod_templates(objects)
+    return {store: templates[f"StatefulSet/firn-{store}"]["spec"] for store in ("postgres", "s3")}
+
+
+@pytest.mark.parametrize("tls", [None, True])
+def test_the_stores_of_the_quick_start_have_tls_and_every_client_checks_their_ca(tls: bool | None) -> None:
+    objects = manifests(render({**IMAGES, "quickStart": {"tls": tls, "diskless": {"enabled": True}}}))
+    config = config_of(objects)
+    lake, diskless = config.catalogs["lake"], config.profiles["diskless"]
+    assert isinstance(diskless, DisklessProfile)
+    assert lake.properties["s3.endpoint"].startswith("https://")
+    expected = [("firn-postgres-tls", "ca.crt"), ("firn-s3-tls", "ca.crt")]
+    for authorities in (lake.authorities, diskless.authorities):
+        assert [(authority.secret, authority.key) for authority in authorities] == expected
+    for store, pod in stores_of(objects).items():
+        (volume,) = [each for each in pod["volumes"] if each["name"] == "certificate"]
+        assert volume["secret"]["secretName"] == names.store_certificate(store)
+        assert [item["key"] for item in volume["secret"]["items"]] == ["tls.crt", "tls.key"], "and no key of a CA"
+    (hook,) = pod_templates(objects)["Job/firn-quickstart-secrets"]["spec"]["initContainers"]
+    assert ("--also-existing" in hook["args"]) is (tls is True), "only a decision may change running stores"
+    signer = pod_templates(objects)["Deployment/firn-signer"]["spec"]["containers"][0]
+    assert signer["args"] == ["--store", "postgres", "--store", "s3"]
+
+
+def test_one_value_keeps_the_stores_without_tls() -> None:
+    values = {**IMAGES, "quickStart": {**OPEN["quickStart"], "diskless": {"enabled": True}}}
+    objects = manifests(render(values))
+    config = config_of(objects)
+    diskless = config.profiles["diskless"]
+    assert isinstance(diskless, DisklessProfile)
+    assert config.catalogs["lake"].properties["s3.endpoint"] == "http://firn-s3.firn-system.svc:7070"
+    assert diskless.object_store.properties["aws_endpoint"] == "http://firn-s3:7070"
+    assert config.catalogs["lake"].authorities == diskless.authorities == []
+    assert "-tls" not in yaml.safe_dump([each for each in objects if "signer" not in each["metadata"]["name"]])
+    assert "initContainers" not in pod_templates(objects)["Job/firn-quickstart-secrets"]["spec"]
+    assert "Deployment/firn-signer" not in pod_templates(objects)
+
+
 @pytest.mark.slow
 def test_production_bundles_no_store() -> None:
     objects = manifests(render(files=("values-production.yaml",)))
@@ -260,7 +304,7 @@ def test_the_pod_of_queries_has_the_secrets_of_catalogs_only_and_no_rights() -> 
         return {each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
 
     assert secrets(operator) - secrets(pod) == {"kafka-ca"}
-    assert secrets(pod) == {"firn-postgres", "firn-s3"}
+    assert secrets(pod) == {"firn-postgres", "firn-s3", "firn-postgres-tls", "firn-s3-tls"}
     assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("firn-query", False)
     bound = [each for each in objects if each["kind"].endswith("Binding") and "firn-query" in yaml.safe_dump(each)]
     assert bound == []
@@ -294,7 +338,7 @@ def generated(objects: list[Manifest]) -> set[tuple[str, str]]:
     template = find_object(objects, "Job", "firn-quickstart-secrets")["spec"]["template"]
     pairs = itertools.pairwise(template["spec"]["containers"][0]["args"])
     listed = [value.split("=") for flag, value in pairs if flag == "--secret"]
-    (rule,) = [one for _, one in rules_of(objects, "firn-quickstart-secrets") if "resourceNames" in one]
+    (rule,) = [one for _, one in rules_of(objects, "firn-quickstart-secrets") if one.get("verbs") == ["get"]]
     assert rule["resourceNames"] == [secret for secret, _ in listed]
     return {(secret, key) for secret, keys in listed for key in keys.split(",")}
 

@@ -22,7 +22,7 @@ from firn.model.errors import ConflictError, CorruptDataError, FirnError, Invali
 from firn_controllers.trust.renewal import Terms
 from firn_operator.process import telemetry
 from firn_operator.signer import certificates, process
-from firn_operator.signer.keeper import Keeper
+from firn_operator.signer.keeper import STORES, Keeper
 from firn_operator.signer.process import Passes
 from tests import gen
 from tests.fakes.clock import FakeClock
@@ -114,6 +114,29 @@ def test_clients_verify_the_certificate_and_the_names_of_brokers(files: Path) ->
     assert handshake(files, BOOTSTRAP, "ca.crt") == "verified"
     assert "mismatch" in handshake(files, "firn-broker-others-bootstrap.firn-system.svc", "ca.crt")
     assert handshake(files, BOOTSTRAP, "other.crt") != "verified"
+
+
+async def test_stores_have_cas_and_certificates_of_their_own_which_are_renewed() -> None:
+    secrets, clock = FakeCertificateSecrets(), FakeClock()
+    keeper, subjects = Keeper(secrets, clock, STORES), process.store_subjects("lake", ("postgres", "s3"))
+    passes = Passes(keeper, subjects, clock)
+    await passes.one()
+    made = {name: dict(secret.data) for name, secret in secrets.secrets.items()}
+    assert made.keys() == {"firn-postgres-signer", "firn-postgres-tls", "firn-s3-signer", "firn-s3-tls"}
+    assert made["firn-postgres-tls"]["ca.crt"] != made["firn-s3-tls"]["ca.crt"]
+    hosts = certificates.hosts_of(made["firn-postgres-tls"]["tls.crt"])
+    assert {"firn-postgres", "firn-postgres.lake.svc", "firn-postgres.lake.svc.cluster.local", "localhost"} <= hosts
+    (family,) = telemetry.StoreCertificateMetrics(lambda: passes.ends, clock.now).collect()
+    ends = {(sample.labels["store"], sample.labels["certificate"]): sample.value for sample in family.samples}
+    assert ends.keys() == {(store, which) for store in ("postgres", "s3") for which in ("server", "authority")}
+    assert ends["s3", "server"] == pytest.approx(90 * 86400, abs=1)
+
+    clock.advance((60 * DAY).total_seconds() + 1)
+    await passes.one()
+    renewed = {name: dict(secret.data) for name, secret in secrets.secrets.items()}
+    for name in ("firn-postgres-tls", "firn-s3-tls"):
+        assert renewed[name]["tls.crt"] != made[name]["tls.crt"]
+        assert renewed[name]["ca.crt"] == made[name]["ca.crt"], "clients need nothing new"
 
 
 def test_openssl_verifies_the_certificate(files: Path) -> None:

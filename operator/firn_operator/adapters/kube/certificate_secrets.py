@@ -35,19 +35,20 @@ class KubeCertificateSecrets:
         own = _SIGNER.items() <= (metadata.get("labels") or {}).items()
         return CertificateSecret(_decoded(found.get("data") or {}), str(metadata["resourceVersion"]), own)
 
-    async def create(self, name: str, profile: str, data: Mapping[str, str]) -> None:
-        """Create the Secret. Raises ConflictError if another client has created one with other values.
+    async def create(self, name: str, profile: str | None, data: Mapping[str, str]) -> None:
+        """Create the Secret; of a store, without a profile. Raises ConflictError if another client has created one with other values.
 
         It is an apply, because the name in its path lets RBAC limit the right to create. Each process applies as its own field
         manager, so that the API server refuses to replace values of another process.
         """
+        of_profile = {} if profile is None else {names.LABEL_PROFILE: profile}
         manifest = {
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {
                 "name": name,
                 "namespace": self._namespace,
-                "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_PROFILE: profile, **_SIGNER},
+                "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, **of_profile, **_SIGNER},
             },
             "type": "kubernetes.io/tls" if "tls.crt" in data else "Opaque",
             "data": _encoded(data),
