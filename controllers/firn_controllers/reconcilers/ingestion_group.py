@@ -82,11 +82,13 @@ class GroupReconciler:
         pods = await cluster.pods(labels)
         template = await self._apply(group, live, in_use=in_use, ready=any(pod.ready for pod in pods))
         if not in_use:
+            leaving = self._board.contracts.leaving(group)
             self._release(group, pods, None)
             self._turn.end(group)
             self._publish_progress(group, None)
             self._publish_health(group, health.UNSEEN)
-            return Outcome()
+            # The next reconcile removes the rights of released topics. Without it, they stay until another topic uses the group.
+            return Outcome(after=self._context.report_interval) if leaving else Outcome()
         mates = names.EXECUTOR_ROLE | {names.LABEL_GROUP: group}
         executors = await cluster.pods(mates) if configured.executors is not None else None
         report = await self._ports.progress.read(group, READ_SHARE * self._interval(group))

@@ -119,6 +119,13 @@ async def test_the_right_goes_after_the_driver_has_released_the_topic() -> None:
     assert rights(world) == {DEFAULT: read("first"), RUNS: read("first")}
 
 
+async def test_the_right_for_the_last_topic_of_a_group_goes_too() -> None:
+    world = await world_with(gen.topic())
+    world.cluster.remove("flights")
+    await world.settle()
+    assert rights(world) == {}
+
+
 async def test_a_topic_that_moves_to_another_group_leaves_the_first_one() -> None:
     world = await world_with(gen.topic("first"), gen.topic())
     world.cluster.edit("flights", lambda topic: topic["spec"].update(ingestion={"group": "big"}))
