@@ -143,6 +143,10 @@ class Access(Protocol):
         """Return the state of each user. Unknown users have the empty state. Calls of many reconciles are batched."""
         ...
 
+    async def describe_acls(self, profile: str, users: Sequence[str]) -> Mapping[str, frozenset[AclRule]]:
+        """Return the ACLs of each user. Rights to describe passwords and quotas are not necessary."""
+        ...
+
     async def put_credential(self, profile: str, user: str, password: str) -> None:
         """Create or replace the credential of SCRAM-SHA-512."""
         ...

@@ -300,7 +300,7 @@ class TokenEndpoint(Settings):
 
 
 class Sasl(Settings):
-    """SASL credentials of the operator and the drivers."""
+    """SASL credentials of a client."""
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
     """SASL mechanism of the brokers."""
@@ -348,6 +348,52 @@ class KafkaSecurity(Settings):
     def protocol(self) -> str:
         """Return Kafka's ``security.protocol``."""
         return ("SASL_" if self.sasl else "") + ("SSL" if self.tls else "PLAINTEXT")
+
+
+class Credential(Settings):
+    """The credential of drivers in an existing Kafka. ``tls``, ``ca`` and ``verifyHostname`` are those of ``security``."""
+
+    certificate: SecretKey | None = None
+    """Secret key with the client certificate, for mutual TLS."""
+    certificate_key: SecretKey | None = None
+    """Secret key with the private key of the client certificate, as PKCS #8 without a password."""
+    sasl: Sasl | None = None
+    """Credentials for SASL."""
+    principal: Annotated[str, Field(pattern="^User:.")] | None = None
+    """Principal of the drivers in ACLs, for ``manageAcls``. Default: ``User:`` and the name in ``sasl``. For OAUTHBEARER and certificates,
+    the brokers make it from the token or the subject, so it has no default."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.certificate is None) != (self.certificate_key is None):
+            raise ValueError("certificate and certificateKey must be set together")
+        if self.certificate is None and self.sasl is None:
+            raise ValueError("a credential needs sasl, or certificate and certificateKey; add one")
+        return self
+
+    @property
+    def user(self) -> str | None:
+        """Return the principal without ``User:``; None if only the brokers know it."""
+        if self.principal is not None:
+            return self.principal.removeprefix("User:")
+        return self.sasl.username if self.sasl is not None and self.sasl.tokens is None else None
+
+
+class Drivers(Settings):
+    """Credentials of the pods that read records from an existing Kafka. Each pod mounts its own, and not that in ``security``."""
+
+    groups: dict[Name, Credential]
+    """Credential of the driver of each ingestion group whose topics may use the profile."""
+    maintenance: Credential
+    """Credential of maintenance runs. Audits read records."""
+    manage_acls: bool = False
+    """The operator creates and deletes the ACLs with which these users read the topics of their job contracts. Its own user then needs
+    Alter and Describe on the cluster. Otherwise, an administrator creates ACLs with Read."""
+
+    @property
+    def credentials(self) -> dict[str, Credential]:
+        """Return all credentials, by the key in the configuration."""
+        return {"maintenance": self.maintenance} | {f"groups.{name}": each for name, each in self.groups.items()}
 
 
 class Storage(Settings):
@@ -683,7 +729,9 @@ class KafkaProfile(Profile):
     bootstrap_servers: str | None = None
     """Addresses of an existing Kafka, as ``HOST:PORT``, separated by commas."""
     security: KafkaSecurity = KafkaSecurity()
-    """TLS and SASL of an existing Kafka."""
+    """TLS and SASL of an existing Kafka. Without ``drivers``, the drivers use this credential, too."""
+    drivers: Drivers | None = None
+    """Credentials of the drivers in an existing Kafka, so that the operator and each ingestion group have their own."""
     access: Access | None = None
     """A listener with TLS and authentication, and ACLs, of brokers that the operator runs. Without it, every client that reaches the
     brokers may do everything. It cannot be removed later."""
@@ -725,10 +773,58 @@ class KafkaProfile(Profile):
             )
         return self
 
+    @model_validator(mode="after")
+    def _drivers_connect(self) -> Self:
+        if self.drivers is None:
+            return self
+        if self.bootstrap_servers is None:
+            raise ValueError(
+                "drivers is for an existing Kafka; drivers of other brokers use their ServiceAccounts; remove it"
+            )
+        own = self.security.sasl
+        for place, each in self.drivers.credentials.items():
+            if (each.sasl is None) != (own is None):
+                change = "remove sasl" if own is None else "set sasl"
+                raise ValueError(
+                    f"drivers.{place}: all clients of a listener use SASL, or none as in security; {change}"
+                )
+            if each.certificate is not None and not self.security.tls:
+                raise ValueError(f"drivers.{place}: certificate needs security.tls: true")
+            if each.sasl is not None and own is not None and each.sasl.username == own.username:
+                raise ValueError(f"drivers.{place}: {own.username} is the user of the operator; name a user of its own")
+            if self.drivers.manage_acls and each.user is None:
+                raise ValueError(
+                    f"drivers.{place}: manageAcls needs the principal that the brokers give this client; set principal"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _drivers_share_no_secret(self) -> Self:
+        credentials = {} if self.drivers is None else self.drivers.credentials
+        for place, each in credentials.items():
+            mounted = {reference.secret for reference in security_references(self.security_with(each))}
+            others = {other: self.security_with(found) for other, found in credentials.items() if found != each}
+            for other, security in {"the operator": self.security, **others}.items():
+                key, password = security.certificate_key, security.sasl.password if security.sasl else None
+                shared = sorted(mounted & {reference.secret for reference in (key, password) if reference is not None})
+                if shared:
+                    raise ValueError(
+                        f"drivers.{place}: Secret {', '.join(shared)} has the credential of {other}, too, and pods mount whole Secrets; use"
+                        " another one"
+                    )
+        return self
+
     @property
     def managed(self) -> bool:
         """Return True if the operator runs the brokers."""
         return self.bootstrap_servers is None
+
+    def security_with(self, credential: Credential | None) -> KafkaSecurity:
+        """Return the connection of a client with this credential; None: the operator's."""
+        if credential is None:
+            return self.security
+        keys = ("certificate", "certificate_key", "sasl")
+        return self.security.model_copy(update={key: getattr(credential, key) for key in keys})
 
 
 class DisklessProfile(Profile):
@@ -816,6 +912,11 @@ class HasNamespaces(Protocol):
 def allows(member: HasNamespaces, namespace: str) -> bool:
     """Return whether resources of the namespace may use this member of the configuration."""
     return not member.namespaces or namespace in member.namespaces
+
+
+def share_namespaces(one: HasNamespaces, other: HasNamespaces) -> bool:
+    """Return whether resources of a namespace may use both members of the configuration."""
+    return not one.namespaces or not other.namespaces or not set(one.namespaces).isdisjoint(other.namespaces)
 
 
 def access_of(profile: Profile) -> Access | None:
@@ -1169,6 +1270,33 @@ class Config(Settings):
         default = "firn-ingest" if group == self.default_group else names.ingestion(group)
         return self.groups[group].service_account or default
 
+    def driver_credential(self, profile: str, group: str | None) -> Credential | None:
+        """Return the credential of a group's driver in an existing Kafka; None for that in ``security``. No group: of maintenance runs."""
+        found = self.profiles[profile]
+        if not isinstance(found, KafkaProfile) or found.drivers is None:
+            return None
+        return found.drivers.maintenance if group is None else found.drivers.groups.get(group)
+
+    def driver_user(self, profile: str, group: str | None) -> str | None:
+        """Return the principal, without ``User:``, whose ACLs the operator manages for the driver of a group; None if there is none.
+
+        No group: that of maintenance runs."""
+        if profile in self.closed_profiles:
+            account = self.maintenance.service_account if group is None else self.ingest_account(group)
+            return names.service_account(self.namespace, account)
+        credential = self.driver_credential(profile, group) if profile in self.profiles_with_acls else None
+        return None if credential is None else credential.user
+
+    @property
+    def profiles_with_acls(self) -> list[str]:
+        """Return the profiles in which the operator manages the ACLs of drivers."""
+        existing = {
+            name
+            for name, profile in self.profiles.items()
+            if isinstance(profile, KafkaProfile) and profile.drivers is not None and profile.drivers.manage_acls
+        }
+        return sorted(existing | self.closed_profiles.keys())
+
     def watches(self, namespace: str) -> bool:
         """Return whether the operator manages the resources of a namespace."""
         return not self.watch_namespaces or namespace in self.watch_namespaces
@@ -1183,6 +1311,24 @@ class Config(Settings):
                 raise ValueError(
                     f"profiles.{name}.registries: {', '.join(sorted(unknown))} is not in registries; add it there, or remove it"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _drivers_have_credentials(self) -> Self:
+        for name, profile in self.profiles.items():
+            if not isinstance(profile, KafkaProfile) or profile.drivers is None:
+                continue
+            place, known = f"profiles.{name}.drivers.groups", profile.drivers.groups.keys()
+            missing = sorted(
+                group for group, each in self.groups.items() if group not in known and share_namespaces(each, profile)
+            )
+            if missing:
+                raise ValueError(
+                    f"{place}: {', '.join(missing)} has no credential; add it, or limit the namespaces of the group or of the profile"
+                )
+            unknown = sorted(known - self.groups.keys())
+            if unknown:
+                raise ValueError(f"{place}: {', '.join(unknown)} is not in groups; add it there, or remove it")
         return self
 
     @model_validator(mode="after")

@@ -190,6 +190,8 @@ async def test_acls_are_created_and_deleted_repeatedly(subject: Subject, user: s
     for _ in range(2):
         await subject.access.change_acls(PROFILE, user, frozenset({cluster}), frozenset({write}))
     await until(subject.access, user, lambda state: state.acls == {cluster, read})
+    found = await subject.access.describe_acls(PROFILE, [user, f"{user}2"])
+    assert found == {user: {cluster, read}, f"{user}2": frozenset()}
     await subject.access.change_acls(PROFILE, user, frozenset(), frozenset())
 
 
@@ -311,6 +313,7 @@ def calls(access: Access, user: str = "shop.checkout.a") -> list[Any]:
         access.put_credential(PROFILE, user, PASSWORD),
         access.remove_credential(PROFILE, user),
         access.change_quotas(PROFILE, user, {"producer_byte_rate": 1024.0}),
+        access.describe_acls(PROFILE, [user]),
     ]
 
 
@@ -406,7 +409,7 @@ async def test_quotas_are_set_over_each_way_of_authentication(
     await until(access, user, lambda state: state.quotas == {"producer_byte_rate": 1024.0})
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(7))
 async def test_a_user_without_rights_is_denied_each_call(broker: Kafka, connected: Connect, number: int) -> None:
     access = connected(broker.secure_connection(STRANGER, STRANGER_PASSWORD))
     all_calls = calls(access)
@@ -460,8 +463,8 @@ async def test_brokers_that_accept_connections_and_do_not_answer_are_unavailable
 
 async def test_brokers_without_an_authorizer_have_no_acls(open_broker: Kafka, connected: Connect) -> None:
     access = connected(open_broker.connection)
-    describe, create, delete, put, remove, change = calls(access)
-    for call in (describe, create, delete):
+    describe, create, delete, put, remove, change, acls = calls(access)
+    for call in (describe, create, delete, acls):
         with pytest.raises(InvalidSpecError, match="No Authorizer is configured.*set authorizer.class.name"):
             await call
     for call in (put, remove, change):

@@ -54,7 +54,7 @@ class World:
         self.config = config or self.config
         users = UserPorts(self.access, self.secrets, self.authorities)
         servers = (self.topics, self.tables, self.cluster, self.progress, self.schemas)
-        rights = self.access if self.config.closed_profiles else None
+        rights = self.access if self.config.profiles_with_acls else None
         ports = Ports(*servers, self.clock, users, self.certificates, rights)
         self.operator = Controllers(self.config, "config-uid", ports, jitter=lambda: 0.5, cluster_uid=self.cluster_uid)
         self.cluster.watch = [self._watched]

@@ -42,7 +42,10 @@
   {{- range $address := splitList "," ($profile.bootstrapServers | default "") -}}
     {{- with regexFind ":[0-9]+$" (trim $address) }}{{ $brokers = append $brokers (int (trimPrefix ":" .)) }}{{ end -}}
   {{- end -}}
-  {{- $texts = append $texts (dig "url" "" ((((($profile.security | default dict).sasl) | default dict).tokens) | default dict)) -}}
+  {{- $drivers := $profile.drivers | default dict -}}
+  {{- range $client := concat (list $profile.security $drivers.maintenance) (values ($drivers.groups | default dict)) -}}
+    {{- $texts = append $texts (dig "url" "" (((($client | default dict).sasl | default dict).tokens) | default dict)) -}}
+  {{- end -}}
   {{- if kindIs "map" $profile.directReads -}}
     {{- $texts = concat $texts (include "firn.storeTexts" $profile.objectStore | fromJson).texts (values ($profile.directReads.properties | default dict)) -}}
   {{- end -}}

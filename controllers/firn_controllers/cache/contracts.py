@@ -121,3 +121,8 @@ def rules_of(job: IngestJob) -> frozenset[AclRule]:
             AclRule("Group", sink.group, "Literal", "Describe"),
         }
     return frozenset(rules)
+
+
+def is_of_contract(rule: AclRule) -> bool:
+    """Return whether the rule has the form of those for job contracts."""
+    return rule.pattern == "Literal" and (rule.resource, rule.operation) in {("Topic", "Read"), ("Group", "Describe")}

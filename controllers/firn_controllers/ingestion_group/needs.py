@@ -10,6 +10,7 @@ from firn.model.config import (
     KafkaProfile,
     allows,
     security_references,
+    share_namespaces,
 )
 from firn.model.jobs import GroupSettings
 from firn_controllers.cache.contracts import Need, Section
@@ -20,13 +21,13 @@ UNUSED_SECONDS = 600.0
 
 def allowed(config: Config, group: str) -> frozenset[Need]:
     """Return the members that topics of the group may use."""
-    served = frozenset(config.groups[group].namespaces)
-    found: set[Need] = set()
-    for section, members in _sections(config).items():
-        for name, member in members.items():
-            if not served or not member.namespaces or served & set(member.namespaces):
-                found.add((section, name))
-    return frozenset(found)
+    served = config.groups[group]
+    return frozenset(
+        (section, name)
+        for section, members in _sections(config).items()
+        for name, member in members.items()
+        if share_namespaces(served, member)
+    )
 
 
 def allowed_to(config: Config, group: str, namespace: str, needs: Collection[Need]) -> frozenset[Need]:
@@ -52,13 +53,13 @@ def of_settings(settings: GroupSettings) -> frozenset[Need]:
     return frozenset((section, name) for section, found in sections.items() for name in found)
 
 
-def secret_names(config: Config, needs: Collection[Need]) -> list[str]:
-    """Return the names of the Secrets that a driver with these members mounts, sorted."""
+def secret_names(config: Config, group: str, needs: Collection[Need]) -> list[str]:
+    """Return the names of the Secrets that the driver of a group with these members mounts, sorted."""
     found: set[str] = set()
     for section, name in needs:
         match section:
             case "profiles":
-                found |= _of_profile(config, name)
+                found |= _of_profile(config, group, name)
             case "catalogs":
                 found |= {reference.secret for reference in config.catalogs[name].references()}
             case "registries":
@@ -84,10 +85,11 @@ def authorities(config: Config, needs: Collection[Need]) -> list[Authority]:
     return found
 
 
-def _of_profile(config: Config, name: str) -> set[str]:
+def _of_profile(config: Config, group: str, name: str) -> set[str]:
     profile = config.profiles[name]
     if isinstance(profile, KafkaProfile):
-        return {reference.secret for reference in security_references(profile.security)}
+        security = profile.security_with(config.driver_credential(name, group))
+        return {reference.secret for reference in security_references(security)}
     token, reads = profile.token(name), profile.direct_reads
     if token is None or reads is None:
         return set()

@@ -6,6 +6,7 @@ from firn.model import names, quantities
 from firn.model.config import (
     Catalog,
     Config,
+    Credential,
     DisklessProfile,
     IngestionGroup,
     KafkaProfile,
@@ -79,7 +80,13 @@ def group_settings(
         service_account=config.ingest_account(group),
         spark_conf=configured.spark_conf,
         kafka={
-            name: kafka_connection(name, profile, config.namespace, secured=name not in opening)
+            name: kafka_connection(
+                name,
+                profile,
+                config.namespace,
+                secured=name not in opening,
+                credential=config.driver_credential(name, group),
+            )
             for name, profile in profiles.items()
         },
         catalogs={
@@ -122,8 +129,10 @@ def memory_hint(group: IngestionGroup) -> str:
     return f"the group's memory of {group.memory} is less than its heap of {group.heap} plus 384Mi for Python; raise memory, or lower heap"
 
 
-def kafka_connection(name: str, profile: Profile, namespace: str, *, secured: bool = True) -> KafkaConnection:
-    """Return the connection to the brokers of a profile.
+def kafka_connection(
+    name: str, profile: Profile, namespace: str, *, secured: bool = True, credential: Credential | None = None
+) -> KafkaConnection:
+    """Return the connection to the brokers of a profile. ``credential``: that of drivers in an existing Kafka; None: the operator's.
 
     A managed fleet without ``access`` is reached without encryption, inside the cluster. With ``access``, it is so until
     its brokers are ``secured``.
@@ -138,7 +147,7 @@ def kafka_connection(name: str, profile: Profile, namespace: str, *, secured: bo
         )
     security = KafkaSecurity()
     if isinstance(profile, KafkaProfile) and not profile.managed:
-        security = profile.security
+        security = profile.security_with(credential)
     sasl = security.sasl
     tokens = sasl.tokens if sasl else None
     return KafkaConnection(

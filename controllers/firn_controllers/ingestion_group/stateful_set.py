@@ -41,7 +41,7 @@ def _template(config: Config, settings: GroupSettings, labels: dict[str, str]) -
     group = config.groups[settings.group]
     image = group.image or config.images.spark
     members = needs.of_settings(settings)
-    volumes, mounts = children.secret_volumes(needs.secret_names(config, members))
+    volumes, mounts = children.secret_volumes(needs.secret_names(config, settings.group, members))
     trust_volumes, trust_mounts = children.trust_volumes(needs.authorities(config, members))
     guarded = {name for name, connection in settings.kafka.items() if connection.sasl_token_path is not None}
     access = {name: access for name, access in config.closed_profiles.items() if name in guarded}

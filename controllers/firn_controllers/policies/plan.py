@@ -147,7 +147,12 @@ def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: dateti
         namespace=config.namespace,
         tables=tuple(tables),
         catalogs={name: catalog_connection(config.catalogs[name]) for name in used},
-        kafka={name: kafka_connection(name, config.profiles[name], config.namespace) for name in profiles},
+        kafka={
+            name: kafka_connection(
+                name, config.profiles[name], config.namespace, credential=config.driver_credential(name, None)
+            )
+            for name in profiles
+        },
         registries={name: registry_connection(config.registries[name]) for name in registries},
         salts={name: config.salts[name].value.path for name in _salts(batch, config)},
         deadline_ms=deadline_ms,
@@ -298,7 +303,8 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
     for name in run.kafka:
         profile = config.profiles[name]
         if isinstance(profile, KafkaProfile):
-            secrets |= {reference.secret for reference in security_references(profile.security)}
+            security = profile.security_with(config.driver_credential(name, None))
+            secrets |= {reference.secret for reference in security_references(security)}
     for name in run.registries:
         secrets |= {reference.secret for reference in config.registries[name].references()}
         authorities += config.registries[name].authorities

@@ -1,4 +1,4 @@
-"""The rights of drivers and maintenance runs in Kafka: each ServiceAccount may read exactly the topics of its job contracts.
+"""The rights of drivers and maintenance runs in Kafka: each of their users may read exactly the topics of its job contracts.
 
 A driver gets the rights for a contract before the contract, and loses them after it has released the topic.
 """
@@ -14,7 +14,7 @@ from firn.model.config import Config
 from firn.model.errors import FirnError
 from firn.model.jobs import IngestJob
 from firn_controllers.board import Board
-from firn_controllers.cache.contracts import rules_of
+from firn_controllers.cache.contracts import is_of_contract, rules_of
 from firn_controllers.cache.topics import TopicCache
 from firn_controllers.fleet.access import is_secured
 from firn_controllers.ports import AclRule, Ports
@@ -45,14 +45,14 @@ class _Profile:
 
 
 class DriverRights:
-    """Creates and deletes the ACLs of drivers and runs in the brokers that the operator gives ``access``."""
+    """Creates and deletes the ACLs of drivers and runs in brokers with ``access``, and in an existing Kafka with ``manageAcls``."""
 
     def __init__(self, config: Config, ports: Ports, board: Board, topics: TopicCache) -> None:
         self._config = config
         self._ports = ports
         self._board = board
         self._topics = topics
-        self._profiles = {name: _Profile() for name in config.closed_profiles} if ports.rights is not None else {}
+        self._profiles = {name: _Profile() for name in config.profiles_with_acls} if ports.rights is not None else {}
         self._interval = durations.milliseconds(config.resync) / 1000
 
     async def grant(self, job: IngestJob) -> None:
@@ -62,7 +62,7 @@ class DriverRights:
         profile = self._profiles.get(job.profile)
         if profile is None or job.group not in self._config.groups or not await self._serves(job.profile):
             return
-        wanted = self._of_principals({job.group: rules_of(job)})
+        wanted = self._of_principals(job.profile, {job.group: rules_of(job)})
         profile.waiting[job.uid] = wanted
         try:
             async with profile.lock:
@@ -124,25 +124,31 @@ class DriverRights:
         assert access is not None
         groups = dict.fromkeys(self._config.groups, frozenset[AclRule]())
         of_contracts = {group: rules for group, rules in self._board.contracts.rules(name).items() if group in groups}
-        wanted = self._of_principals({**groups, **of_contracts})
+        wanted = self._of_principals(name, {**groups, **of_contracts})
         for rules in profile.waiting.values():
             wanted = {user: found | rules.get(user, frozenset()) for user, found in wanted.items()}
-        states = await access.describe(name, sorted(wanted))
+        live = await access.describe_acls(name, sorted(wanted))
         for user, found in wanted.items():
-            live = states[user].acls
-            if live != found:
-                await access.change_acls(name, user, found - live, live - found)
+            added, removed = found - live[user], self._removable(name, live[user] - found)
+            if added or removed:
+                await access.change_acls(name, user, added, removed)
             profile.known[user] = set(found)
         profile.read = self._ports.clock.monotonic()
 
-    def _of_principals(self, groups: Mapping[str, frozenset[AclRule]]) -> Rules:
+    def _removable(self, profile: str, rules: frozenset[AclRule]) -> frozenset[AclRule]:
+        """Return those of the rules of a user that the operator may delete. Users of an existing Kafka may have others of an administrator."""
+        return rules if profile in self._config.closed_profiles else frozenset(filter(is_of_contract, rules))
+
+    def _of_principals(self, profile: str, groups: Mapping[str, frozenset[AclRule]]) -> Rules:
         """Return the rights of each principal: those of the drivers, and those of maintenance runs, which audit the same topics."""
         found: defaultdict[str, frozenset[AclRule]] = defaultdict(frozenset)
-        runs = names.service_account(self._config.namespace, self._config.maintenance.service_account)
+        runs = self._config.driver_user(profile, None)
+        assert runs is not None
         for group, rules in groups.items():
-            driver = names.service_account(self._config.namespace, self._config.ingest_account(group))
-            found[driver] |= rules
-            found[runs] |= frozenset(rule for rule in rules if rule.resource == "Topic")
+            driver = self._config.driver_user(profile, group)
+            if driver is not None:
+                found[driver] |= rules
+                found[runs] |= frozenset(rule for rule in rules if rule.resource == "Topic")
         return dict(found)
 
     def _complete(self, profile: str) -> bool:
@@ -150,6 +156,8 @@ class DriverRights:
         return self._board.contracts.knows(entry.uid for entry in self._topics.all() if entry.profile == profile)
 
     async def _serves(self, profile: str) -> bool:
-        """Return whether all brokers have the listener that authenticates. Until then, drivers use the one without rights."""
+        """Return whether drivers use the listener that authenticates. With ``access``, they do so when all brokers have it."""
+        if profile not in self._config.closed_profiles:
+            return True
         live = await self._ports.cluster.stateful_set(names.fleet(profile))
         return is_secured(self._config.profiles[profile].access, live)

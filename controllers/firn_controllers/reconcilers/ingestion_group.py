@@ -78,7 +78,7 @@ class GroupReconciler:
             return Outcome()
         configured = self._config.groups[group]
         # A driver that moves to the secure listener needs its rights before.
-        await self._context.rights.sync(self._config.closed_profiles)
+        await self._context.rights.sync(self._config.profiles_with_acls)
         pods = await cluster.pods(labels)
         template = await self._apply(group, live, in_use=in_use, ready=any(pod.ready for pod in pods))
         if not in_use:

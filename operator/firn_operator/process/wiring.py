@@ -96,9 +96,10 @@ def with_issuer(config: Config) -> Config:
 def access(config: Config, api: Api) -> tuple[UserPorts | None, KafkaAccess | None, Callable[[], None]]:
     """Return the ports of TopicUsers and of the rights of drivers, and the function that closes them.
 
-    The first is None if the configuration has no users, and the second if no profile has ``access``.
+    The first is None if the configuration has no users, and the second if the operator manages no ACLs of drivers.
     """
-    if not config.users.enabled and not config.closed_profiles:
+    managed = config.profiles_with_acls
+    if not config.users.enabled and not managed:
         return None, None, lambda: None
     connections = {
         name: group_settings.kafka_connection(name, profile, config.namespace)
@@ -106,7 +107,7 @@ def access(config: Config, api: Api) -> tuple[UserPorts | None, KafkaAccess | No
     }
     principals = KafkaAccess(connections)
     users = UserPorts(principals, KubeClientSecrets(api), MountedAuthorities(connections))
-    return users if config.users.enabled else None, principals if config.closed_profiles else None, principals.close
+    return users if config.users.enabled else None, principals if managed else None, principals.close
 
 
 def tables(config: Config) -> CatalogTables:

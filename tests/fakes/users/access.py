@@ -39,6 +39,10 @@ class FakeAccess:
         self.described.append(tuple(users))
         return {user: self._state((profile, user)) for user in users}
 
+    async def describe_acls(self, profile: str, users: Sequence[str]) -> Mapping[str, frozenset[AclRule]]:
+        self._answer(profile, "describe_acls")
+        return {user: self._state((profile, user)).acls for user in users}
+
     @effect
     async def put_credential(self, profile: str, user: str, password: str) -> None:
         self._answer(profile, "put_credential")

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import jwt
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
+    AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
+    NewTopic,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialAlteration,
@@ -30,6 +32,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
 from firn.model import names
+from firn_spark.kafka.clients import client_config
+from tests.apiserver import SYSTEM
 from tests.authority import Authority
 from tests.servers.firn_broker import embedded
 from tests.servers.kafka import PASSWORD, SMALL, USER, Kafka, kafka, program
@@ -43,6 +47,8 @@ MERGE = "application/merge-patch+json"
 ISSUER, AUDIENCE, DAY = "https://kubernetes.default.svc", "kafka", 86_400
 COMMON_NAME = "RULE:^CN=([^,]+).*$/$1/"
 _numbers = itertools.count()
+OF_OPERATOR = ("DESCRIBE", "CREATE", "ALTER", "ALTER_CONFIGS", "DESCRIBE_CONFIGS", "DELETE")
+"""Operations of the operator on topics."""
 
 
 @dataclass(frozen=True)
@@ -140,12 +146,60 @@ def operator(world: "World", waves: tuple[str, str, Path], strict: Kafka) -> Ite
     assert world.broker.secure is not None
     assert strict.secure is not None
     profiles = {
+        "apart": apart(world),
         "strict": brokers("strict", strict.secure, strict.directory / "tls" / "ca.crt"),
         "classic": brokers("kafka", world.broker.secure, world.broker.directory / "tls" / "ca.crt"),
         "waves": brokers("waves", *waves[1:]),
     }
     with world.operator(profiles=profiles, users={"enabled": True}) as running:
         yield running
+
+
+def apart(world: "World") -> "Manifest":
+    """Return the profile of an existing Kafka in which the operator, the drivers and the runs are different users."""
+    secrets = world.directory / "secrets"
+    for name in ("apart-firn", "apart-ingest", "apart-runs"):
+        (secrets / name).mkdir()
+        (secrets / name / "password").write_text(PASSWORD)
+    (secrets / "apart-ca").mkdir()
+    (secrets / "apart-ca" / "ca.crt").write_bytes((world.broker.directory / "tls" / "ca.crt").read_bytes())
+    create_users(world.broker, "apart-firn", "apart-ingest", "apart-runs")
+
+    def login(name: str) -> "Manifest":
+        password = {"secret": name, "key": "password"}
+        return {"sasl": {"mechanism": "SCRAM-SHA-512", "username": name, "password": password}}
+
+    return {
+        "bootstrapServers": world.broker.secure,
+        "security": {"tls": True, "ca": {"secret": "apart-ca", "key": "ca.crt"}, **login("apart-firn")},
+        "drivers": {
+            "groups": {"default": login("apart-ingest")},
+            "maintenance": login("apart-runs"),
+            "manageAcls": True,
+        },
+    }
+
+
+def create_users(broker: Kafka, operator: str, *drivers: str) -> None:
+    """Create users with passwords. The operator's gets the rights that its page names, on topics with a prefix."""
+    # A variable keeps the client, because a collected client fails its futures.
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    put: list[UserScramCredentialAlteration] = [
+        UserScramCredentialUpsertion(user, info, PASSWORD.encode()) for user in (operator, *drivers)
+    ]
+    for made in admin.alter_user_scram_credentials(put).values():
+        made.result(30)
+    rights = [
+        *((Resource.TOPIC, "apart-", Pattern.PREFIXED, operation) for operation in OF_OPERATOR),
+        *((Resource.BROKER, "kafka-cluster", Pattern.LITERAL, operation) for operation in ("DESCRIBE", "ALTER")),
+    ]
+    rules = [
+        AclBinding(resource, name, pattern, f"User:{operator}", "*", AclOperation[operation], AclPermissionType.ALLOW)
+        for resource, name, pattern, operation in rights
+    ]
+    for created in admin.create_acls(rules).values():
+        created.result(30)
 
 
 class Account:
@@ -300,6 +354,45 @@ def test_a_client_with_a_token_or_certificate_uses_its_topic_and_no_other(
     await_true("it has no rights any more", lambda: outcome(account.name, topic) == denied, 60)
     for name in (account.topic, account.other):
         world.api.call("DELETE", f"{NAMESPACE}/icebergtopics/{name}")
+
+
+def test_operator_and_drivers_have_rights_of_their_own_in_an_existing_kafka(
+    world: "World", operator: "Running"
+) -> None:
+    admin = AdminClient({"bootstrap.servers": world.broker.bootstrap})
+    admin.create_topics([NewTopic("apart-other", 1)])["apart-other"].result(30)
+    name = f"apart{next(_numbers)}"
+    world.apply(name, {"profile": "apart", "topicName": "apart-orders", "partitions": 1, "table": {"name": name}})
+    world.await_made(name)
+    for topic in ("apart-orders", "apart-other"):
+        assert produced({"bootstrap.servers": world.broker.bootstrap}, topic, "first") is None
+
+    def outcome(user: str, topic: str) -> str:
+        """Return the first record that a client without a consumer group reads, or its error."""
+        settings = client_config(world.broker.secure_connection(user)) | {"group.id": "none", "log_level": 0}
+        with closing(Consumer(settings)) as consumer:
+            consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+            while (message := consumer.poll(1.0)) is None:
+                pass
+            error = message.error()
+            return (message.value() or b"").decode() if error is None else str(error.name())
+
+    denied = "TOPIC_AUTHORIZATION_FAILED"
+    for user in ("apart-ingest", "apart-runs"):
+        await_true(f"{user} reads the topic", lambda user=user: outcome(user, "apart-orders") == "first", 60)
+        assert outcome(user, "apart-other") == denied
+    assert outcome("apart-firn", "apart-orders") == denied, "the operator reads no records"
+    place = f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets/{names.ingestion('default')}"
+
+    def mounted() -> set[str]:
+        pod = world.api.call("GET", place)["spec"]["template"]["spec"]
+        return {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+
+    await_true("the driver mounts its credential", lambda: "apart-ingest" in mounted(), 60)
+    assert not {"apart-firn", "apart-runs"} & mounted()
+    world.api.call("DELETE", f"{NAMESPACE}/icebergtopics/{name}")
+    for user in ("apart-ingest", "apart-runs"):
+        await_true(f"{user} lost the right", lambda user=user: outcome(user, "apart-orders") == denied, 60)
 
 
 def kafka_name(world: "World", name: str) -> str:

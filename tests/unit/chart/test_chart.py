@@ -213,6 +213,20 @@ def test_the_operator_mounts_exactly_the_configured_secrets(files: tuple[str, ..
         assert f"{mounts[volume]}/some-key" == names.secret_file(secret, "some-key")
 
 
+def test_the_operator_mounts_no_credential_of_drivers() -> None:
+    def login(name: str) -> dict[str, Any]:
+        password = {"secret": name, "key": "password"}
+        return {"sasl": {"mechanism": "SCRAM-SHA-512", "username": name, "password": password}}
+
+    drivers = {"groups": {"default": login("of-group")}, "maintenance": login("of-runs"), "manageAcls": True}
+    kafka = {"bootstrapServers": "k:9092", "security": login("of-operator"), "drivers": drivers}
+    objects = manifests(render({**IMAGES, "profiles": {"events": kafka}}))
+    pod = find_object(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
+    mounted = {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+    assert mounted & {"of-operator", "of-group", "of-runs"} == {"of-operator"}
+    assert config_of(objects).driver_user("events", "default") == "of-group"
+
+
 def test_secrets_with_any_name_are_mounted() -> None:
     secrets = ["a.b", "a-b", "s" * 200]
     properties = {f"p{number}": {"secret": secret, "key": "k"} for number, secret in enumerate(secrets)}

@@ -255,6 +255,19 @@ def test_pods_do_not_connect_to_what_they_do_not_need(source: str, destination: 
     assert not connects(source, destination, port)
 
 
+def with_tokens(username: str, port: int) -> dict[str, Any]:
+    """Return the credential of a client whose tokens come from an endpoint with this port."""
+    tokens = {"url": f"https://id.example.com:{port}/token"}
+    password = {"secret": "clients", "key": username}
+    return {"sasl": {"mechanism": "OAUTHBEARER", "username": username, "password": password, "tokens": tokens}}
+
+
+TOKENS = {
+    "security": with_tokens("firn", 8443),
+    "drivers": {"groups": {"default": with_tokens("ingest", 8444)}, "maintenance": with_tokens("runs", 8445)},
+}
+
+
 @pytest.mark.parametrize(
     ("values", "ports"),
     [
@@ -267,6 +280,11 @@ def test_pods_do_not_connect_to_what_they_do_not_need(source: str, destination: 
             {"profiles": {"events": {"bootstrapServers": "a.example.com:9093, b.example.com:9094"}}},
             {9093, 9094},
             id="an existing Kafka",
+        ),
+        pytest.param(
+            {"profiles": {"events": {"bootstrapServers": "a.example.com:9093", **TOKENS}}},
+            {9093, 8443, 8444, 8445},
+            id="an existing Kafka with tokens of several endpoints",
         ),
         pytest.param(
             {"catalogs": {"own": {"type": "rest", "uri": "http://nessie:19120/iceberg", "warehouse": "w"}}},

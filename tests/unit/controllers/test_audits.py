@@ -105,6 +105,17 @@ async def test_the_run_of_a_secured_kafka_mounts_its_secrets() -> None:
         "kafka-login",
     ]
     assert contract.kafka["classic"].sasl_password_path == "/etc/firn/secrets/kafka-login/password"
+    own = {"sasl": sasl | {"username": "runs", "password": {"secret": "runs-login", "key": "password"}}}
+    drivers = {"groups": dict.fromkeys(config.groups, own), "maintenance": own}
+    config = gen.config(profiles={"classic": secured | {"drivers": drivers}}, maintenance=EVERY_FIVE)
+    contract = plan.contract(policy, batch, config, gen.NOW)
+    pod = plan.job(policy, batch, contract, config, Owner("firn-system", "uid"))["spec"]["template"]["spec"]
+    mounted = {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+    assert mounted == {"firn-postgres", "runs-login"}, "of the credentials in Kafka, only its own"
+    assert (contract.kafka["classic"].sasl_username, contract.kafka["classic"].sasl_password_path) == (
+        "runs",
+        "/etc/firn/secrets/runs-login/password",
+    )
 
 
 def test_a_table_whose_offsets_alone_are_large_has_its_own_run() -> None:

@@ -15,10 +15,29 @@ from tests.fakes.world import World
 ACCESS = {"certificate": {"secret": "waves-tls"}, "issuer": "https://cluster"}
 DEFAULT, BIG, RUNS = (f"system:serviceaccount:firn-system:firn-{name}" for name in ("ingest", "ingest-big", "maintain"))
 
+OWN = AclRule("Topic", "audit-log", "Literal", "Write")
+"""An ACL of an administrator."""
+
 
 def config(**changes: Any) -> Config:
     profiles = {"classic": {}, "waves": gen.diskless(access=ACCESS, replicas=1)}
     return gen.config(profiles=profiles, defaultProfile="waves", **changes)
+
+
+def sasl(username: str) -> dict[str, Any]:
+    password = {"secret": username, "key": "password"}
+    return {"sasl": {"mechanism": "SCRAM-SHA-512", "username": username, "password": password}}
+
+
+def existing(**drivers: Any) -> Config:
+    """Return a configuration with an existing Kafka, in which the operator and the drivers are different users."""
+    drivers = {
+        "groups": {name: sasl(f"ingest-{name}") for name in ("default", "big")},
+        "maintenance": sasl("runs"),
+        **drivers,
+    }
+    profile = {"bootstrapServers": "kafka:9092", "security": sasl("firn"), "drivers": drivers}
+    return gen.config(profiles={"classic": profile})
 
 
 def read(*topics: str) -> set[AclRule]:
@@ -58,6 +77,30 @@ async def test_groups_with_one_account_share_its_rights() -> None:
     assert rights(world)[DEFAULT] == read("flights", "large")
 
 
+async def test_the_users_of_an_existing_kafka_read_the_topics_of_their_contracts() -> None:
+    world = World(existing(manageAcls=True))
+    world.access.put("classic", "runs", PrincipalState(frozenset({OWN, *read("stale")})))
+    for each in (gen.topic(), gen.topic("large", ingestion={"group": "big"})):
+        world.cluster.create(each)
+    await world.settle()
+    assert rights(world) == {
+        "ingest-default": read("flights"),
+        "ingest-big": read("large"),
+        "runs": {OWN, *read("flights", "large")},
+    }, "an ACL that an administrator made for other work stays"
+    world.cluster.remove("large")
+    await world.settle()
+    assert rights(world) == {"ingest-default": read("flights"), "runs": {OWN, *read("flights")}}
+
+
+async def test_an_existing_kafka_gets_acls_only_with_consent() -> None:
+    world = World(existing())
+    world.cluster.create(gen.topic())
+    await world.settle()
+    assert rights(world) == {}
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+
+
 async def test_brokers_without_access_get_no_acls() -> None:
     world = await world_with(gen.topic(profile="classic"))
     assert rights(world) == {}
@@ -66,8 +109,8 @@ async def test_brokers_without_access_get_no_acls() -> None:
 async def test_the_right_comes_before_the_contract() -> None:
     world = await world_with(gen.topic("first"))
     denied = (
-        f"profile waves (localhost:9092): create ACLs of user {DEFAULT}: denied; grant the operator's user Alter, Describe, AlterConfigs and"
-        " DescribeConfigs on the cluster, or correct the profile's credentials"
+        f"profile waves (localhost:9092): create ACLs of user {DEFAULT}: denied; grant the operator's user Alter and Describe on the"
+        " cluster, and for TopicUsers also AlterConfigs and DescribeConfigs, or correct the profile's credentials"
     )
     world.access.problem["change_acls"] = AccessDeniedError(denied)
     world.cluster.create(gen.topic())

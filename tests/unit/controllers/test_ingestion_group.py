@@ -97,6 +97,22 @@ def test_a_driver_reads_the_bucket_with_credentials_of_its_own() -> None:
     assert "reader" not in config.secret_names(), "the operator and runs do not read the bucket"
 
 
+def test_each_driver_and_run_mounts_its_own_credential_of_an_existing_kafka() -> None:
+    def login(name: str) -> dict[str, Any]:
+        return {
+            "sasl": SECURE["secure"]["security"]["sasl"] | {"username": name, "password": {"secret": name, "key": "p"}}
+        }
+
+    drivers = {"groups": {name: login(f"ingest-{name}") for name in ("default", "big")}, "maintenance": login("runs")}
+    config = gen.config(profiles={"classic": {}, "secure": SECURE["secure"] | {"drivers": drivers}})
+    ours = {"kafka", "runs", "ingest-default", "ingest-big"}
+    for group in ("default", "big"):
+        assert secrets(rendered(config, group)) & ours == {f"ingest-{group}"}
+        connection = settings.group_settings(config, group).kafka["secure"]
+        assert (connection.sasl_username, connection.ca_path) == (f"ingest-{group}", "/etc/firn/secrets/ca/ca.crt")
+    assert set(config.secret_names()) & ours == {"kafka"}, "the operator"
+
+
 def test_only_drivers_that_may_serve_a_profile_get_its_credentials() -> None:
     def of_group(group: list[str], profile: list[str]) -> bool:
         waves = gen.diskless(directReads=READS, namespaces=profile)

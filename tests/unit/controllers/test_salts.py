@@ -93,7 +93,7 @@ def test_only_drivers_that_may_serve_its_namespaces_get_a_salt() -> None:
         "vault": "/etc/firn/secrets/vault-salt/salt",
     }
     assert settings.group_settings(config, "big").salts == {"people": PATH}, "the group serves namespace demo only"
-    assert needs.secret_names(config, needs.allowed(config, "big")) == ["firn-postgres", "salts"]
+    assert needs.secret_names(config, "big", needs.allowed(config, "big")) == ["firn-postgres", "salts"]
 
 
 def test_settings_without_salts_are_those_of_the_release_before() -> None:

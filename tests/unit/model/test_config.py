@@ -220,6 +220,109 @@ def test_an_error_names_the_wrong_key(tmp_path: Path, change: Callable[[dict[str
     assert "secret@" not in str(refused.value)
 
 
+def _all(*changes: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    def change(document: dict[str, Any]) -> None:
+        for each in changes:
+            each(document)
+
+    return change
+
+
+def _login(name: str = "ingest", **more: Any) -> dict[str, Any]:
+    sasl = {"mechanism": "SCRAM-SHA-512", "username": name, "password": {"secret": name, "key": "password"}}
+    return {"sasl": sasl, **more}
+
+
+def _drivers(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    return _set("profiles.outside.drivers", {"groups": {"default": _login()}, "maintenance": _login("runs"), **changes})
+
+
+def test_drivers_of_an_existing_kafka_have_credentials_of_their_own(tmp_path: Path) -> None:
+    document = copy.deepcopy(GOOD)
+    before = config.load(write(tmp_path, document)).secret_names()
+    principal = "User:CN=runs,O=example"
+    pair = {"certificate": {"secret": "runs", "key": "tls.crt"}, "certificateKey": {"secret": "runs", "key": "tls.key"}}
+    _drivers(manageAcls=True, maintenance=_login("runs", principal=principal, **pair))(document)
+    loaded = config.load(write(tmp_path, document))
+    assert loaded.secret_names() == before, "the operator mounts no credential of drivers"
+    assert loaded.profiles_with_acls == ["outside"]
+    assert (loaded.driver_user("outside", "default"), loaded.driver_user("outside", None)) == ("ingest", principal[5:])
+    profile = loaded.profiles["outside"]
+    assert isinstance(profile, config.KafkaProfile)
+    of_group, of_runs = (
+        profile.security_with(loaded.driver_credential("outside", group)) for group in ("default", None)
+    )
+    secrets = [
+        sorted({each.secret for each in config.security_references(security)}) for security in (of_group, of_runs)
+    ]
+    assert secrets == [["ingest", "kafka"], ["kafka", "runs"]], (
+        "of the Secret of the operator, they mount the one with ca"
+    )
+    assert (of_group.ca, of_group.certificate) == (profile.security.ca, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (_drivers(groups={}), "profiles.outside.drivers.groups: default has no credential; add it"),
+        (
+            _drivers(groups={"default": _login(), "defualt": _login()}),
+            "profiles.outside.drivers.groups: defualt is not in groups; add it there, or remove it",
+        ),
+        (_drivers(groups={"default": {}}), "drivers.groups.default: a credential needs sasl, or certificate and"),
+        (_drivers(groups={"default": _login("firn")}), "drivers.groups.default: firn is the user of the operator"),
+        (
+            _all(_set("profiles.outside.security.ca", {"secret": "sasl", "key": "ca.crt"}), _drivers()),
+            "drivers.maintenance: Secret sasl has the credential of the operator, too, and pods mount whole Secrets",
+        ),
+        (
+            _all(_drivers(), _set("profiles.outside.drivers.maintenance.sasl.password.secret", "ingest")),
+            "drivers.maintenance: Secret ingest has the credential of groups.default, too",
+        ),
+        (
+            _drivers(maintenance={"certificate": {"secret": "runs", "key": "tls.crt"}}),
+            "drivers.maintenance: certificate and certificateKey must be set together",
+        ),
+        (
+            _drivers(maintenance={key: {"secret": "runs", "key": key} for key in ("certificate", "certificateKey")}),
+            "drivers.maintenance: all clients of a listener use SASL, or none as in security; set sasl",
+        ),
+        (_drivers(maintenance=_login(principal="runs")), "drivers.maintenance.principal: String should match pattern"),
+        (
+            _drivers(
+                manageAcls=True,
+                maintenance={
+                    "sasl": _login()["sasl"]
+                    | {"mechanism": "OAUTHBEARER", "tokens": {"url": "https://id.example/token"}}
+                },
+            ),
+            "drivers.maintenance: manageAcls needs the principal that the brokers give this client; set principal",
+        ),
+        (
+            _set("profiles.classic.drivers", {"groups": {"default": _login()}, "maintenance": _login()}),
+            "profiles.classic: drivers is for an existing Kafka; drivers of other brokers use their ServiceAccounts",
+        ),
+    ],
+)
+def test_wrong_credentials_of_drivers_are_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], problem: str
+) -> None:
+    document = copy.deepcopy(GOOD)
+    change(document)
+    with pytest.raises(InvalidSpecError) as refused:
+        config.load(write(tmp_path, document))
+    assert problem in str(refused.value)
+
+
+def test_a_group_without_topics_of_the_profile_needs_no_credential(tmp_path: Path) -> None:
+    document = copy.deepcopy(GOOD)
+    document["groups"]["other"] = {"namespaces": ["reports"]}
+    document["profiles"]["outside"]["namespaces"] = ["shop"]
+    _drivers()(document)
+    loaded = config.load(write(tmp_path, document))
+    assert (loaded.driver_credential("outside", "other"), loaded.profiles_with_acls) == (None, [])
+
+
 def _diskless(**changes: Any) -> Callable[[dict[str, Any]], None]:
     def change(document: dict[str, Any]) -> None:
         document["images"]["broker"] = {"image": "firn-broker:1"}

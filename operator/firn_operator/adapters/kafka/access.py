@@ -49,6 +49,10 @@ class KafkaAccess:
         states = await asyncio.gather(*(describes.submit(user) for user in users))
         return dict(zip(users, states, strict=True))
 
+    async def describe_acls(self, profile: str, users: Sequence[str]) -> Mapping[str, frozenset[AclRule]]:
+        """Return the ACLs of each user."""
+        return await self._profiles[profile].describe_acls(users)
+
     async def put_credential(self, profile: str, user: str, password: str) -> None:
         """Create or replace the credential of a user."""
         await self._profiles[profile].put_credential(user, password)
@@ -84,8 +88,8 @@ class ProfileAccess(ProfileAdmin):
         """Return the error for one of Kafka's codes, with ``text`` as its first part."""
         if code in DENIALS:
             return AccessDeniedError(
-                f"{text}; grant the operator's user Alter, Describe, AlterConfigs and DescribeConfigs on the cluster, or correct the profile's"
-                " credentials"
+                f"{text}; grant the operator's user Alter and Describe on the cluster, and for TopicUsers also AlterConfigs and"
+                " DescribeConfigs, or correct the profile's credentials"
             )
         if code == KafkaError.SECURITY_DISABLED:
             return InvalidSpecError(
@@ -96,6 +100,14 @@ class ProfileAccess(ProfileAdmin):
         if code in _REFUSED:
             return InvalidSpecError(text)
         return super().kind(code, text)
+
+    async def describe_acls(self, users: Sequence[str]) -> dict[str, frozenset[AclRule]]:
+        """Return the ACLs of each user."""
+        self.check_rest()
+        answer = await self._answer("describe ACLs", asyncio.to_thread(self._read_acls, users))
+        if isinstance(answer, BaseException):
+            raise answer
+        return {user: frozenset(rules) for user, rules in answer.items()}
 
     async def put_credential(self, user: str, password: str) -> None:
         """Create or replace the credential of a user, with a random salt of librdkafka."""
@@ -133,6 +145,10 @@ class ProfileAccess(ProfileAdmin):
             raise answer
         states: dict[str, PrincipalState] = answer
         return [states[user] for user in users]
+
+    def _read_acls(self, users: Sequence[str]) -> dict[str, set[AclRule]]:
+        with BrokerConnection(self._connection, REQUEST_TIMEOUT) as broker:
+            return acls.describe(broker, users, _EACH)
 
     def _read(self, users: Sequence[str]) -> dict[str, PrincipalState]:
         with BrokerConnection(self._connection, REQUEST_TIMEOUT) as broker:
