@@ -1,6 +1,7 @@
 """The settings that a driver starts with (`firn.model.jobs.GroupSettings`), from the configuration."""
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 
 from firn.model import names, quantities
 from firn.model.config import (
@@ -223,7 +224,22 @@ def read(config_map: Manifest | None) -> GroupSettings | None:
         return None
 
 
-def build(settings: GroupSettings, owner: children.Owner, labels: dict[str, str]) -> Manifest:
-    """Build the ConfigMap ``firn-ingest-G``."""
+def build(
+    settings: GroupSettings, owner: children.Owner, labels: dict[str, str], users: Mapping[str, str] | None = None
+) -> Manifest:
+    """Build the ConfigMap ``firn-ingest-G``. ``users``: the user of the driver in each profile whose ACLs the operator manages."""
     data = {"group.json": settings.model_dump_json(indent=2)}
-    return children.child_object("v1", "ConfigMap", names.ingestion(settings.group), owner, labels, data=data)
+    marks = {names.DRIVER_USERS: json.dumps(users, sort_keys=True)} if users else {}
+    return children.child_object(
+        "v1", "ConfigMap", names.ingestion(settings.group), owner, labels, annotations=marks, data=data
+    )
+
+
+def read_users(config_map: Manifest | None) -> dict[str, str]:
+    """Return the users of a driver by profile, as `build` noted them. The configuration may no longer have the group."""
+    text = (((config_map or {}).get("metadata") or {}).get("annotations") or {}).get(names.DRIVER_USERS, "{}")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return {str(profile): str(user) for profile, user in found.items()} if isinstance(found, dict) else {}

@@ -100,6 +100,48 @@ class DriverRights:
         for profile in self._profiles.values():
             profile.read = None
 
+    def users(self, group: str) -> dict[str, str]:
+        """Return the user of a group's driver in each profile whose ACLs the operator manages."""
+        found = {name: self._config.driver_user(name, group) for name in self._profiles}
+        return {name: user for name, user in found.items() if user is not None}
+
+    async def revoke(self, users: Mapping[str, str]) -> bool:
+        """Delete the ACLs that the operator created for the driver of a former group. ``users``: its user in each profile. Raises FirnError.
+
+        Users that present drivers or runs have stay. Return whether brokers are not ready for it, so that it has to be called again.
+        Brokers that fail delay no others.
+        """
+        waits, failures = False, list[FirnError]()
+        for name, user in users.items():
+            profile = self._profiles.get(name)
+            if profile is None or user in self._present(name):
+                continue
+            if not await self._serves(name):
+                waits = True
+                continue
+            try:
+                async with profile.lock:
+                    await self._delete(name, user)
+            except FirnError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return waits
+
+    async def _delete(self, name: str, user: str) -> None:
+        """Delete the ACLs for contracts of a user."""
+        access = self._ports.rights
+        assert access is not None
+        live = (await access.describe_acls(name, [user]))[user]
+        unwanted = frozenset(filter(is_of_contract, live))
+        if unwanted:
+            await access.change_acls(name, user, frozenset(), unwanted)
+            log.info("profile %s: removed the ACLs of %s, the user of a former ingestion group", name, user)
+
+    def _present(self, profile: str) -> set[str | None]:
+        """Return the users of the configured drivers and runs."""
+        return {self._config.driver_user(profile, group) for group in (None, *self._config.groups)}
+
     async def _add(self, name: str, profile: _Profile) -> None:
         """Create the missing ACLs of all contracts that wait."""
         now = self._ports.clock.monotonic()

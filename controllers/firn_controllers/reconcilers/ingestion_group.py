@@ -131,7 +131,7 @@ class GroupReconciler:
         restarts = live is not None and runs and ready and live.template_hash != template
         if live is not None and restarts and not self._may_restart(group, wanted):
             return live.template_hash
-        await cluster.apply(settings.build(wanted, self._owner, labels))
+        await cluster.apply(settings.build(wanted, self._owner, labels, self._context.rights.users(group)))
         await cluster.apply(driver)
         members.settings = wanted
         return template

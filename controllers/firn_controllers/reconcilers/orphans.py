@@ -1,8 +1,8 @@
 """Removes objects that nothing refers to any more.
 
 These are job contracts of resources that were deleted, without a finalizer, while no operator ran; contracts of
-maintenance runs whose Jobs are gone; and drivers of ingestion groups that the configuration no longer has. Fleets are
-never removed: they hold data.
+maintenance runs whose Jobs are gone; and drivers of ingestion groups that the configuration no longer has, with their
+ACLs. Fleets are never removed: they hold data.
 """
 
 import logging
@@ -11,6 +11,7 @@ from firn.model import names
 from firn.model.errors import AccessDeniedError
 from firn_controllers.children import COMPONENT
 from firn_controllers.iceberg_topic.observed import LiveJob
+from firn_controllers.ingestion_group import settings
 from firn_controllers.ingestion_group.layout import INGESTION_LABELS, group_labels
 from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.queue import Outcome
@@ -52,7 +53,8 @@ class OrphanReconciler:
         """Delete the drivers of groups that are not configured. Returns whether a driver has not ended yet.
 
         A driver is deleted although topics may still name its group, because a terminating driver finishes its commits.
-        Its Service and settings are deleted after it, because its executors find it by that Service until then.
+        Its Service and settings are deleted after it, because its executors find it by that Service until then. Its settings name its
+        users in Kafka, so they are deleted after the ACLs of these users.
         """
         waits = False
         kept = {names.ingestion(group) for group in self._context.config.groups}
@@ -64,6 +66,11 @@ class OrphanReconciler:
                 if kind != "StatefulSet" and await self._cluster.pods(group_labels(group)):
                     waits = True
                     continue
+                if kind == "ConfigMap":
+                    noted = settings.read_users(await self._cluster.get(api_version, kind, self._namespace, name))
+                    if await self._context.rights.revoke(noted):
+                        waits = True
+                        continue
                 await self._cluster.delete(api_version, kind, self._namespace, name)
                 log.info("removed %s %s: the configuration no longer has ingestion group %s", kind, name, group)
         return waits

@@ -169,6 +169,41 @@ async def test_the_right_for_the_last_topic_of_a_group_goes_too() -> None:
     assert rights(world) == {}
 
 
+@pytest.mark.parametrize("before", [config(), existing(manageAcls=True)], ids=["access", "existing"])
+async def test_the_rights_of_a_removed_group_go_after_its_driver(before: Config) -> None:
+    world = World(before)
+    for each in (gen.topic(), gen.topic("large", ingestion={"group": "big"})):
+        world.cluster.create(each)
+    await world.settle()
+    profile = before.default_profile
+    user, theirs = str(before.driver_user(profile, "big")), f"{before.driver_user(profile, 'big')}-2"
+    world.access.acls[profile, user].add(OWN)
+    world.access.put(profile, theirs, PrincipalState(frozenset(read("large"))))
+    after = before.model_dump(by_alias=True, exclude_unset=True)
+    for place in (after, after["profiles"][profile].get("drivers", after)):
+        place["groups"].pop("big", None)
+    world.start(Config.model_validate(after))
+    world.access.problem["change_acls"] = AccessDeniedError("denied")
+    with pytest.raises(AccessDeniedError, match="denied"):
+        await world.settle(600)
+    assert rights(world)[user] == {OWN, *read("large")}, "the brokers refuse the change"
+    world.access.problem.clear()
+    world.start()
+    await world.settle()
+    assert rights(world)[user] == {OWN}, "an ACL of an administrator"
+    assert rights(world)[theirs] == read("large"), "an ACL of another user"
+    names_ = {each["metadata"]["name"] for each in world.cluster.all("ConfigMap")}
+    assert "firn-ingest-big" not in names_
+
+
+async def test_a_removed_group_leaves_the_rights_of_an_account_that_others_use() -> None:
+    groups = {"default": {}, "big": {"serviceAccount": "firn-ingest"}}
+    world = await world_with(gen.topic(), gen.topic("large", ingestion={"group": "big"}), groups=groups)
+    world.start(config(groups={"default": {}}))
+    await world.settle()
+    assert rights(world)[DEFAULT] == read("flights")
+
+
 async def test_a_topic_that_moves_to_another_group_leaves_the_first_one() -> None:
     world = await world_with(gen.topic("first"), gen.topic())
     world.cluster.edit("flights", lambda topic: topic["spec"].update(ingestion={"group": "big"}))
