@@ -224,7 +224,7 @@ class SchemaRegistry:
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise self._away(
                 f"no answer from {self._connection.url}: {_short(error)}; check the registry, the network, and for TLS"
-                f" registries.{self._name}.tls.ca, or ca"
+                f" registries.{self._name}.tls.ca"
             ) from error
         if status in (401, 403):
             raise AccessDeniedError(

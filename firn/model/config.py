@@ -951,10 +951,8 @@ class Registry(Settings):
     url: Annotated[str, AfterValidator(_without_credentials), Field(pattern=r"^https?://[^/\s?#]+(/[^\s?#]*)?$")]
     """Base URL of the API, such as ``https://registry:8081``, or ``http://apicurio:8080/apis/ccompat/v7`` for Apicurio. A context
     is a part of the URL: ``https://registry:8081/contexts/.sales``."""
-    ca: SecretKey | None = None
-    """Earlier form of ``tls``: Secret key with the CA certificates of the registry. Pods mount the Secret with all its keys."""
     tls: Tls | None = None
-    """Private trust of the registry. Without it and ``ca``, the registry needs a certificate of a public CA."""
+    """Private trust of the registry. Without it, the registry needs a certificate of a public CA."""
     username: str = ""
     """Name of the user, for basic authentication."""
     password: SecretKey | None = None
@@ -970,8 +968,6 @@ class Registry(Settings):
             raise ValueError("username and password must be set together")
         if self.token is not None and self.password is not None:
             raise ValueError("a registry takes either a password or a token; remove one")
-        if self.tls is not None and self.ca is not None:
-            raise ValueError("a registry takes either tls or ca; remove ca")
         if self.tls is not None and not self.url.startswith("https://"):
             raise ValueError("tls needs a url that begins with https://; correct url, or remove tls")
         return self
@@ -979,17 +975,16 @@ class Registry(Settings):
     @property
     def ca_path(self) -> str | None:
         """Return the file with the CA certificates; None for public CAs."""
-        authority = self.tls.ca if self.tls is not None else self.ca
-        return None if authority is None else authority.path
+        return None if self.tls is None else self.tls.ca.path
 
     @property
     def authorities(self) -> list[Authority]:
-        """Return the CA certificates of ``tls`` that its clients need."""
+        """Return the CA certificates that its clients need."""
         return [] if self.tls is None else [self.tls.ca]
 
     def references(self) -> list[SecretKey]:
         """Return the Secret keys that a connection needs."""
-        return [reference for reference in (self.ca, self.password, self.token) if reference is not None]
+        return [reference for reference in (self.password, self.token) if reference is not None]
 
 
 class Salt(Settings):

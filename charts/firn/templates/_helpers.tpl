@@ -310,7 +310,7 @@ logLevel: {{ .Values.operator.logLevel }}
 {{- end -}}
 {{- $names = concat $names (include "firn.catalogSecrets" . | fromJson).names -}}
 {{- range $registry := .Values.registries -}}
-  {{- range $reference := list $registry.ca $registry.password $registry.token -}}
+  {{- range $reference := list $registry.password $registry.token -}}
     {{- if $reference }}{{ $names = append $names $reference.secret }}{{ end -}}
   {{- end -}}
 {{- end -}}

@@ -105,7 +105,7 @@ catalog = st.fixed_dictionaries(
     {"type": st.sampled_from(["sql", "rest"]), "uri": text.map("http://host/".__add__), "warehouse": text},
     optional={"properties": strings, "secretProperties": st.dictionaries(name, secret_key, max_size=2)},
 )
-registry = st.fixed_dictionaries({"url": st.just("https://registry")}, optional={"ca": secret_key, "token": secret_key})
+registry = st.fixed_dictionaries({"url": st.just("https://registry")}, optional={"token": secret_key})
 registry |= st.fixed_dictionaries(
     {"url": st.just("http://registry/v7"), "username": text.filter(bool), "password": secret_key}
 )

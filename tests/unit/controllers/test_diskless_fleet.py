@@ -290,7 +290,7 @@ def test_brokers_ask_only_the_registries_of_their_profile(tmp_path: Path) -> Non
     registries = {
         "main": {
             "url": "https://registry:8081",
-            "ca": {"secret": "registry-ca", "key": "ca.crt"},
+            "tls": {"ca": {"secret": "registry-ca"}},
             "username": "firn",
             "password": {"secret": "registry", "key": "password"},
         },
@@ -310,7 +310,7 @@ def test_brokers_ask_only_the_registries_of_their_profile(tmp_path: Path) -> Non
     assert broker_settings.load(document, {}).registries == {
         "main": broker_settings.RegistrySettings(
             url="https://registry:8081",
-            ca_file="/etc/firn/secrets/registry-ca/ca.crt",
+            ca_file="/etc/firn/trust/secret-registry-ca/ca.crt",
             username="firn",
             password_file="/etc/firn/secrets/registry/password",
         ),

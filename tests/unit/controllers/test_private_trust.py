@@ -160,7 +160,6 @@ def test_a_catalog_whose_tls_cannot_work_is_rejected(catalog: Manifest, message:
     ("registry", "message"),
     [
         ({"url": "http://registry", "tls": STORE}, "tls needs a url that begins with https"),
-        ({"url": "https://registry", "tls": STORE, "ca": {"secret": "a", "key": "b"}}, "takes either tls or ca"),
     ],
 )
 def test_a_registry_whose_tls_cannot_work_is_rejected(registry: Manifest, message: str) -> None:
