@@ -17,7 +17,8 @@ NO_TOPIC = "?"
 """A name that no topic can have. Brokers answer a metadata request for it with their ids, and create no topic.
 
 librdkafka 2.16 then waits for the topic, and repeats the request until the client is closed: once a second, or twice if the client may
-not describe the topic. Its settings for refreshes of metadata do not change that. Kafka's authorizer logs each of these denials.
+not describe the topic. Its settings for refreshes of metadata do not change that. Kafka's authorizer logs each of these denials. So a
+driver, which may not describe the topic, uses a client for this request only.
 
 DescribeCluster is no alternative. librdkafka 2.16 aborts the process if the answer has no broker, as that of a Kafka that starts. The
 Python client crashes if the answer has no id of the cluster.

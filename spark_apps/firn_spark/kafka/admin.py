@@ -57,14 +57,17 @@ class Kafka:
         self.profile = profile
         self.connection = connection
         self._denial: KafkaError | None = None
-        config: dict[str, Any] = {**client_config(connection), "error_cb": self._note}
-        self._admin = AdminClient(config, logger=silent_logger())
+        self._admin = self._connect()
 
     def close(self) -> None:
         """Close the client."""
         # The error callback makes a cycle of references to the client. If Python's garbage collector destroys the client in
         # a thread of this client, librdkafka aborts the process. confluent-kafka has no close() for admin clients.
         self._admin.__exit__(None, None, None)
+
+    def _connect(self) -> AdminClient:
+        config: dict[str, Any] = {**client_config(self.connection), "error_cb": self._note}
+        return AdminClient(config, logger=silent_logger())
 
     def _note(self, trouble: KafkaError) -> None:
         # Requests just time out if the brokers refuse the connection. Only this callback reports the refusal.
@@ -73,8 +76,10 @@ class Kafka:
 
     def cluster_id(self) -> str:
         """Return the id of the Kafka cluster, empty if the brokers have none or deny it. Raises UnavailableError."""
+        # A client of its own, because librdkafka repeats the request for `NO_TOPIC` until the client is closed.
+        admin = self._connect()
         try:
-            brokers = self._admin.list_topics(NO_TOPIC, timeout=REQUEST_SECONDS)
+            brokers = admin.list_topics(NO_TOPIC, timeout=REQUEST_SECONDS)
         except KafkaException as error:
             if denied(error.args[0]):
                 return ""
@@ -82,6 +87,8 @@ class Kafka:
                 f"profile {self.profile} ({self.connection.bootstrap_servers}), id of the cluster: {error.args[0].str()}",
                 reason=Reason.BROKER_UNREACHABLE,
             ) from error
+        finally:
+            admin.__exit__(None, None, None)
         return str(brokers.cluster_id or "")
 
     def topics(self, names: Collection[str]) -> dict[str, TopicInfo | FirnError]:

@@ -1,11 +1,13 @@
 """Brokers that answer without a broker, as a Kafka does that starts, or without the id of the cluster."""
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
 
+from firn.kafka_clients import NO_TOPIC
 from firn.model.errors import UnavailableError
 from firn.model.jobs import KafkaConnection
 from firn_controllers.ports import FleetState
@@ -20,6 +22,12 @@ class Restarting(Broker):
 
     starting = False
     cluster_id: str | None = "c"
+    asked_for_no_topic = 0
+    """Number of requests for the metadata of `NO_TOPIC`."""
+
+    def _answer(self, api: int, version: int, frame: memoryview, place: int) -> bytes | None:
+        self.asked_for_no_topic += api == broker.METADATA and NO_TOPIC.encode() in bytes(frame)
+        return super()._answer(api, version, frame, place)
 
     def _metadata(self) -> dict[str, Any]:
         itself = {"node_id": self.node, "host": "127.0.0.1", "port": self.port, "rack": None}
@@ -74,6 +82,15 @@ def test_brokers_may_have_no_id_of_the_cluster(server: Restarting, clients_of_th
     server.cluster_id = None
     with closing(Kafka("classic", connection_to(server))) as kafka:
         assert kafka.cluster_id() == ""
+
+
+def test_the_driver_does_not_repeat_the_request_for_no_topic(server: Restarting, clients_of_the_driver: None) -> None:
+    with closing(Kafka("classic", connection_to(server))) as kafka:
+        kafka.cluster_id()
+        asked = server.asked_for_no_topic
+        assert asked
+        time.sleep(2.5)  # librdkafka repeats the request each second
+        assert server.asked_for_no_topic == asked
 
 
 def test_the_driver_sees_another_cluster_behind_the_same_address(
