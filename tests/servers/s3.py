@@ -51,11 +51,13 @@ def binary() -> str:
 
 
 @contextmanager
-def s3(directory: Path, accounts: Iterable[str] = (), tls: Pair | None = None) -> Iterator[S3]:
+def s3(
+    directory: Path, accounts: Iterable[str] = (), tls: Pair | None = None, users: Iterable[str] = ()
+) -> Iterator[S3]:
     """Run a server over ``directory`` with a bucket called firn.
 
     ``accounts``: access keys with the same secret key as the server's own. ``tls``: the certificate of a server with TLS, which is
-    reached as localhost.
+    reached as localhost. ``users``: such keys without rights.
     """
     buckets = directory / "buckets"
     (buckets / "firn").mkdir(parents=True, exist_ok=True)
@@ -63,12 +65,13 @@ def s3(directory: Path, accounts: Iterable[str] = (), tls: Pair | None = None) -
     address = f"http://127.0.0.1:{port}" if tls is None else f"https://localhost:{port}"
     server = S3(address, "firn", "firn-key", "firn-secret-key", directory)
     environment = {"ROOT_ACCESS_KEY": server.access_key, "ROOT_SECRET_KEY": server.secret_key}
-    users = directory / "users"
-    users.mkdir(exist_ok=True)
-    known = {key: {"access": key, "secret": server.secret_key, "role": "admin"} for key in accounts}
-    (users / "users.json").write_text(json.dumps({"accessAccounts": known}))
+    iam = directory / "users"
+    iam.mkdir(exist_ok=True)
+    roles = dict.fromkeys(accounts, "admin") | dict.fromkeys(users, "user")
+    known = {key: {"access": key, "secret": server.secret_key, "role": role} for key, role in roles.items()}
+    (iam / "users.json").write_text(json.dumps({"accessAccounts": known}))
     # By default, versitygw closes each connection after one request. S3 services keep connections open.
-    options = ["--port", f"127.0.0.1:{port}", "--keep-alive", "--iam-dir", str(users)]
+    options = ["--port", f"127.0.0.1:{port}", "--keep-alive", "--iam-dir", str(iam)]
     options += [] if tls is None else ["--cert", str(tls.certificate), "--key", str(tls.key)]
     command = [binary(), *options, "posix", str(buckets)]
     with running(command, lambda: listens(port), directory / "server.log", environment=environment):

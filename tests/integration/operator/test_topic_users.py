@@ -372,10 +372,13 @@ def test_operator_and_drivers_have_rights_of_their_own_in_an_existing_kafka(
         settings = client_config(world.broker.secure_connection(user)) | {"group.id": "none", "log_level": 0}
         with closing(Consumer(settings)) as consumer:
             consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-            while (message := consumer.poll(1.0)) is None:
-                pass
-            error = message.error()
-            return (message.value() or b"").decode() if error is None else str(error.name())
+            while True:
+                message = consumer.poll(1.0)
+                error = None if message is None else message.error()
+                # librdkafka looks for the coordinator of its group, which these users may not use.
+                if message is None or (error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED):
+                    continue
+                return (message.value() or b"").decode() if error is None else str(error.name())
 
     denied = "TOPIC_AUTHORIZATION_FAILED"
     for user in ("apart-ingest", "apart-runs"):
