@@ -23,7 +23,7 @@ from tests.fakes.world import World
 
 OWNER = Owner("firn-system", "config-uid")
 UID = "uid-demo-flights"
-SECURE = {
+SECURE: dict[str, Any] = {
     "secure": {
         "bootstrapServers": "kafka:9093",
         "security": {
