@@ -24,6 +24,8 @@ from tests.servers.process import running
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 NAMESPACE = "firn-system"
+STARTS = 240.0
+"""Most seconds until a broker listens. Three JVMs start at the same time, and may share two cores with other tests."""
 
 
 @dataclass(slots=True)
@@ -118,7 +120,8 @@ class Brokers:
         port = (listeners.of_brokers(fleet))[-1].port
         script = ["/bin/sh", str(home / "config" / "start.sh")]
         log = self._directory / f"broker-{ordinal}.log"
-        with running(script, lambda: _listens(self.address(ordinal), port), log, environment=environment):
+        ready = lambda: _listens(self.address(ordinal), port)  # noqa: E731
+        with running(script, ready, log, environment=environment, seconds=STARTS):
             yield
 
     def _placed(self, text: str, places: dict[str, Path]) -> str:
