@@ -9,7 +9,7 @@ from typing import Any
 
 from hack import quickstart
 
-SECRET_KEYS = ("password", "secret-key", "token", "tls.key", "client-secret")
+SECRET_KEYS = ("password", "secret-key", "token", "tls.key", "ca.key", "client-secret")
 """Keys of Secrets whose values are secret. The other keys contain names, addresses, certificates, or these values."""
 SHORTEST = 12
 """Characters of a credential. Shorter ones could be in a text by accident."""
