@@ -232,6 +232,9 @@ class NetworkPolicyValues(Settings):
     clients_from: dict[Name, list[dict[str, Any]]]
     """Peers that may connect to the brokers of a profile, by its name. Other profiles: pods in the namespaces of the profile, or all
     pods if the profile has no namespaces."""
+    gateways_from: dict[Name, list[dict[str, Any]]]
+    """Peers that are the pods of the Gateways of a profile with ``external.type: TLSRoute``, by its name. Other profiles: all pods in the
+    namespaces of their Gateways."""
     stores_from: list[dict[str, Any]]
     """Peers that may connect to the PostgreSQL and the S3 server of the quick start, besides Firn's own pods."""
     dns: list[dict[str, Any]]

@@ -405,14 +405,55 @@ class Storage(Settings):
     """StorageClass of the volume. Without it, the cluster's default."""
 
 
+_HOST = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+"
+HostName = Annotated[str, Field(pattern=f"^{_HOST}$", max_length=253)]
+"""A DNS name with a dot. Clients send no other names in the TLS handshake."""
+
+
+class ParentRef(Settings):
+    """A Gateway of the Gateway API, as in ``parentRefs`` of a TLSRoute."""
+
+    name: str = Field(min_length=1, max_length=253)
+    """Name of the Gateway."""
+    namespace: str = Field(default="", max_length=63)
+    """Namespace of the Gateway. Empty: that of the operator."""
+    section_name: str = Field(default="", max_length=253)
+    """Name of the listener. Empty: all listeners of the Gateway that accept the routes."""
+
+
+class TlsRoutes(Settings):
+    """How a Gateway leads clients to the brokers: by the name in the TLS handshake, without decryption (``tls.mode: Passthrough``)."""
+
+    parent_refs: list[ParentRef] = Field(min_length=1, max_length=32)
+    """The Gateways."""
+    bootstrap_hostname: HostName
+    """Name of the bootstrap address."""
+    broker_hostname: str = Field(max_length=253)
+    """Name that each broker advertises. ``{broker}`` stands for the number of the broker, as in ``kafka-{broker}.example.com``."""
+    port: int = Field(default=443, ge=1, le=65535)
+    """Port of the Gateway's listener."""
+
+    @model_validator(mode="after")
+    def _each_broker_has_a_name(self) -> Self:
+        if self.broker_hostname.count("{broker}") != 1 or not re.fullmatch(_HOST, self.host(0)):
+            raise ValueError("brokerHostname must be a DNS name with one {broker}, such as kafka-{broker}.example.com")
+        if self.bootstrap_hostname in {self.host(ordinal) for ordinal in range(100)}:
+            raise ValueError("bootstrapHostname is the name of a broker, too; choose another one")
+        return self
+
+    def host(self, broker: int | str) -> str:
+        """Return the name of a broker."""
+        return self.broker_hostname.replace("{broker}", str(broker))
+
+
 class External(Settings):
     """A listener for clients outside the cluster: a Service for each broker and a bootstrap Service.
 
-    With NodePort, broker N has the node port ``port`` + 1 + N. With LoadBalancer, all Services have port 9094.
+    With NodePort, broker N has the node port ``port`` + 1 + N. With LoadBalancer and TLSRoute, all Services have port 9094.
     """
 
-    type: Literal["NodePort", "LoadBalancer"] = "NodePort"
-    """Type of the Services."""
+    type: Literal["NodePort", "LoadBalancer", "TLSRoute"] = "NodePort"
+    """Type of the Services. TLSRoute: the Services are of type ClusterIP, and TLSRoutes of the Gateway API lead to them."""
     host: str = ""
     """For NodePort: the name or address that all brokers advertise. Empty: each broker advertises the address of its node."""
     port: int = Field(default=32092, ge=1024, le=65000)
@@ -421,6 +462,19 @@ class External(Settings):
     """For LoadBalancer: the name that each broker advertises, in the order of the brokers."""
     annotations: dict[str, str] = {}
     """Annotations of the Services."""
+    tls_route: TlsRoutes | None = None
+    """For TLSRoute: the Gateways, and the names of the brokers. The profile needs ``access`` with ``plaintext: Close``."""
+
+    @model_validator(mode="after")
+    def _routes_have_a_gateway(self) -> Self:
+        if (self.type == "TLSRoute") != (self.tls_route is not None):
+            raise ValueError("type TLSRoute and tlsRoute need each other; set both, or remove both")
+        return self
+
+    @property
+    def hostnames(self) -> list[str]:
+        """Return the names that the user knows of the bootstrap address and of the brokers, without those of TLSRoutes."""
+        return self.hosts if self.type == "LoadBalancer" else [self.host] * bool(self.host)
 
 
 Pattern = Annotated[str, Field(min_length=1, max_length=255)]
@@ -519,10 +573,31 @@ class Profile(Settings):
     """Environment variables of brokers that the operator runs, such as ``KAFKA_JVM_PERFORMANCE_OPTS``. Variables that Firn sets itself take
     precedence."""
 
+    @model_validator(mode="after")
+    def _routes_need_tls(self) -> Self:
+        access = access_of(self)
+        routed = self.external is not None and self.external.type == "TLSRoute"
+        if routed and (access is None or access.plaintext != "Close"):
+            raise ValueError(
+                "external: TLSRoute needs access with plaintext: Close, because a Gateway finds the broker by the name in the TLS handshake; add"
+                " access, or choose NodePort or LoadBalancer"
+            )
+        return self
+
     @property
     def managed(self) -> bool:
         """Return True if the operator runs the brokers."""
         return True
+
+    @property
+    def outside_names(self) -> list[str]:
+        """Return the names by which clients outside know the brokers."""
+        if self.external is None:
+            return []
+        route = self.external.tls_route
+        if route is None:
+            return self.external.hostnames
+        return [route.bootstrap_hostname, *(route.host(ordinal) for ordinal in range(self.replicas))]
 
 
 class ProfileUsers(Settings):

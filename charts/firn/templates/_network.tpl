@@ -127,3 +127,16 @@
 - namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: {{ $namespaces | toJson }}}]}
 {{- end -}}
 {{- end }}
+
+{{/* Peers at the external listener of a profile: its Gateways. No text: all. Argument: dict "root" $ "name" NAME "profile" PROFILE */}}
+{{- define "firn.gateways" -}}
+{{- if eq (dig "type" "NodePort" (.profile.external | default dict)) "TLSRoute" -}}
+{{- $namespaces := list -}}
+{{- range .profile.external.tlsRoute.parentRefs }}{{ $namespaces = append $namespaces (.namespace | default $.root.Release.Namespace) }}{{ end -}}
+{{- with get .root.Values.networkPolicy.gatewaysFrom .name -}}
+{{ toYaml . }}
+{{- else -}}
+- namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: {{ $namespaces | uniq | sortAlpha | toJson }}}]}
+{{- end -}}
+{{- end -}}
+{{- end }}

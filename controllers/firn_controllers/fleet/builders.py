@@ -53,12 +53,13 @@ def external_services(fleet: Fleet) -> list[Manifest]:
     settings = fleet.profile.external
     if settings is None:
         return []
+    type_ = "ClusterIP" if settings.type == "TLSRoute" else settings.type
 
     def service(name: str, selector: dict[str, str], node_port: int) -> Manifest:
         port: dict[str, object] = {"name": "kafka", "port": EXTERNAL_PORT, "targetPort": "external"}
         if settings.type == "NodePort":
             port["nodePort"] = node_port
-        spec = {"type": settings.type, "selector": selector, "ports": [port]}
+        spec = {"type": type_, "selector": selector, "ports": [port]}
         return children.child_object("v1", "Service", name, **fleet.meta(annotations=settings.annotations), spec=spec)
 
     prefix = external_prefix(fleet)

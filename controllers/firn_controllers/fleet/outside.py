@@ -19,10 +19,27 @@ fi
 """Shell script that sets ``external`` to the HOST:PORT that broker ``$ordinal`` advertises, or to nothing."""
 
 
+def placed(script: str, fleet: Fleet) -> str:
+    """Return a start script in which `ADDRESS` is that of the fleet. Names of TLSRoutes need no variable, so new brokers replace no others.
+
+    Raises InvalidSpecError if a broker has no TLSRoute.
+    """
+    external = fleet.profile.external
+    route = None if external is None else external.tls_route
+    if route is None:
+        return script
+    if fleet.replicas > fleet.profile.replicas:
+        raise InvalidSpecError(
+            f"configuration profiles.{fleet.name}.replicas: {fleet.replicas} brokers exist, and the chart creates TLSRoutes for"
+            f" {fleet.profile.replicas}; set replicas to {fleet.replicas}"
+        )
+    return script.replace(ADDRESS, f'external="{route.host("${ordinal}")}:{route.port}"\n')
+
+
 def variables(fleet: Fleet) -> list[dict[str, Any]]:
     """Return the environment that `ADDRESS` reads; none without ``external``."""
     external = fleet.profile.external
-    if external is None:
+    if external is None or external.type == "TLSRoute":
         return []
     if external.type == "LoadBalancer":
         return [{"name": "FIRN_EXTERNAL_HOSTS", "value": " ".join(load_balancer_hosts(fleet))}]

@@ -12,14 +12,11 @@ def hosts(namespace: str, profile: str, settings: Profile, certificate: Certific
     """
     fleet = names.fleet(profile)
     found = {f"*.{fleet}.{namespace}.svc", f"{names.bootstrap(profile)}.{namespace}.svc", *certificate.names}
-    external = settings.external
-    if external is not None:
-        # Brokers at node ports without `host` advertise the addresses of their nodes, which only the user knows.
-        outside = external.hosts if external.type == "LoadBalancer" else [external.host] * bool(external.host)
-        try:
-            found |= {certificate_name(host) for host in outside}
-        except ValueError as error:
-            raise InvalidSpecError(f"configuration profiles.{profile}.external: {error}") from error
+    # Brokers at node ports without `host` advertise the addresses of their nodes, which only the user knows.
+    try:
+        found |= {certificate_name(host) for host in settings.outside_names}
+    except ValueError as error:
+        raise InvalidSpecError(f"configuration profiles.{profile}.external: {error}") from error
     return tuple(sorted(found))
 
 

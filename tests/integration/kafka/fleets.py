@@ -71,9 +71,9 @@ class Brokers:
         (self.files / "tokens" / listeners.TOKEN_FILE).write_text(self.issuer.token(NAMESPACE, "firn-broker"))
         self.publish_keys()
 
-    def certify(self, name: str) -> None:
-        """Replace the certificate of the brokers, as the kubelet does after a change of the Secret."""
-        pair = self.authority.issue(name, *(self.address(ordinal) for ordinal in range(3)), "localhost")
+    def certify(self, name: str, *hosts: str) -> None:
+        """Replace the certificate of the brokers, as the kubelet does after a change of the Secret. ``hosts``: further names."""
+        pair = self.authority.issue(name, *(self.address(ordinal) for ordinal in range(3)), "localhost", *hosts)
         for file, source in (("tls.crt", pair.certificate), ("tls.key", pair.key), ("ca.crt", self.authority.file)):
             self._replace("tls", file, source.read_text())
 

@@ -152,4 +152,4 @@ def build(fleet: DisklessFleet) -> Manifest:
 
 def _read_at_start(fleet: DisklessFleet) -> dict[str, str]:
     start = START if fleet.profile.access is None else START.replace(_MAIN, _SECURE + _MAIN)
-    return {"broker.yaml": yaml.safe_dump(settings(fleet)), "start.sh": start}
+    return {"broker.yaml": yaml.safe_dump(settings(fleet)), "start.sh": outside.placed(start, fleet)}

@@ -79,7 +79,7 @@ export KAFKA_OPTS="${{KAFKA_OPTS:-}} $allowed"
 
 
 def start(fleet: KafkaFleet) -> str:
-    """Return the script that starts one broker."""
+    """Return the script that starts one broker. Raises InvalidSpecError."""
     of_broker, of_controller = listeners.of_brokers(fleet), listeners.of_controllers(fleet)
     changes = {
         "tls": _TLS if fleet.profile.access is not None else "",
@@ -89,7 +89,7 @@ def start(fleet: KafkaFleet) -> str:
         "voters": str(of_controller[0].port),
         "clients": plain_clients.script(fleet),
     }
-    script = START
+    script = outside.placed(START, fleet)
     for place, text in changes.items():
         script = script.replace(f"@{place}@", text)
     return script
