@@ -2,7 +2,9 @@
 
 import base64
 import json
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,16 +142,21 @@ def start_client() -> None:
 
 def install(plaintext: str, namespace: str) -> None:
     """Install the release with ``access`` of the profile and users in a namespace, and wait for its brokers."""
-    profile, account = "quickStart.diskless.profile", names.service_account(CLIENTS, "default")
     say(f"helm upgrade: {plaintext}")
-    values = {
-        "users.enabled": "true",
-        f"{profile}.users.namespaces[0]": namespace,
-        f"{profile}.access.certificate.selfSigned.authorityDuration": "400d",
-        f"{profile}.access.plaintext": plaintext,
-        f"{profile}.access.superUsers[0]": f"User:{account}",
+    profile = {
+        "users": {"namespaces": [namespace]},
+        "access": {
+            "certificate": {"selfSigned": {"authorityDuration": "400d"}},
+            "plaintext": plaintext,
+            "superUsers": [f"User:{names.service_account(CLIENTS, 'default')}"],
+        },
     }
-    quickstart.install(VALUES, overrides=values)
+    values = {"users": {"enabled": True}, "quickStart": {"diskless": {"profile": profile}}}
+    # Helm cannot set keys below the null of the other values, but merges files.
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(values, file)
+        file.flush()
+        quickstart.install(VALUES, Path(file.name))
     await_ports(*(("kafka", "secure") if plaintext == "Keep" else ("secure",)))
 
 

@@ -45,7 +45,13 @@ KINDS = (
     "topicgrants",
 )
 USERS = {"users": {"enabled": True}}
-OPEN: dict[str, Any] = {"quickStart": {"tls": False, "profile": {"access": None, "users": None}}}
+OPEN: dict[str, Any] = {
+    "quickStart": {
+        "tls": False,
+        "profile": {"access": None, "users": None},
+        "diskless": {"profile": {"access": None, "users": None}},
+    }
+}
 """The quick start accepts clients without encryption, and neither the operator nor a signer has rights to Secrets."""
 
 
@@ -133,6 +139,9 @@ def test_one_value_adds_diskless_brokers_to_the_quick_start() -> None:
     config = config_of(objects)
     diskless = config.profiles["diskless"]
     assert isinstance(diskless, DisklessProfile)
+    assert diskless.access is not None
+    assert (diskless.access.plaintext, diskless.users is not None) == ("Close", True), "closed by default"
+    assert names.brokers_certificate("diskless") in str(rules_of(objects, "firn-signer"))
     assert (diskless.replicas, config.profiles["classic"].managed, config.default_profile) == (1, True, "classic")
     assert config.images.broker is not None
     assert config.images.broker.image == "registry.example.com/data/firn-broker:0.2.0"
@@ -151,7 +160,7 @@ def test_objects_of_diskless_brokers_exist_only_with_them(enabled: bool) -> None
     values = {
         **EVERYTHING_ON,
         **OPEN,
-        "quickStart": {**OPEN["quickStart"], "diskless": {"enabled": enabled}},
+        "quickStart": {**OPEN["quickStart"], "diskless": {**OPEN["quickStart"]["diskless"], "enabled": enabled}},
         "serviceAccounts": {"broker": {"annotations": {"role": "firn-broker"}}},
     }
     objects = manifests(render(values))
