@@ -4,6 +4,7 @@ import asyncio
 import socket
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from firn_controllers.children import Owner
@@ -15,6 +16,8 @@ from tests.integration.broker.secure_clients import OAUTH, Login
 from tests.integration.kafka import fleets
 from tests.integration.kafka.fleets import ISSUER, NAMESPACE
 from tests.servers.process import await_true
+
+pytestmark = pytest.mark.long
 
 
 async def test_a_broker_logs_clients_without_encryption(tmp_path: Path) -> None:
