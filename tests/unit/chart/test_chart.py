@@ -296,7 +296,8 @@ def test_the_stores_of_the_quick_start_have_tls_and_every_client_checks_their_ca
 
 
 def test_one_value_keeps_the_stores_without_tls() -> None:
-    values = {**IMAGES, "quickStart": {**OPEN["quickStart"], "diskless": {"enabled": True}}}
+    opened = OPEN["quickStart"]
+    values = {**IMAGES, "quickStart": {**opened, "diskless": {**opened["diskless"], "enabled": True}}}
     objects = manifests(render(values))
     config = config_of(objects)
     diskless = config.profiles["diskless"]
