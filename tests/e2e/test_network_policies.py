@@ -1,20 +1,12 @@
 """Pods connect to what they need, and to nothing else. The local cluster enforces the NetworkPolicies of the release."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from hack.quickstart import SYSTEM, await_until, kubectl
-
-ATTEMPT = """
-for target in "$@"; do
-  (timeout 1 bash -c "</dev/tcp/$target" 2>/dev/null; echo "$target $?") &
-done
-wait
-"""
-ANSWERS = {0: "connected", 1: "refused", 124: "denied"}
-"""Exit code -> meaning. Only a packet filter lets a connection to a running pod time out."""
+from tests.e2e import intrusions
+from tests.e2e.intrusions import attempts
 
 CLASSIC, DISKLESS = "firn-broker-classic-0", "firn-broker-diskless-0"
 DRIVER, POSTGRES, S3 = "firn-ingest-default-0", "firn-postgres-0", "firn-s3-0"
@@ -23,22 +15,7 @@ DRIVER, POSTGRES, S3 = "firn-ingest-default-0", "firn-postgres-0", "firn-s3-0"
 @pytest.fixture
 def addresses(client: str) -> dict[str, str]:
     """Return the address of each pod of the release, and of the client in another namespace."""
-    pods = json.loads(kubectl("get", "pods", "-A", "-o", "json"))["items"]
-    found = {
-        each["metadata"]["name"]: each["status"].get("podIP", "")
-        for each in pods
-        if each["metadata"]["namespace"] in (SYSTEM, client)
-    }
-    [operator] = [name for name in found if name.startswith("firn-operator-")]
-    return {**found, "operator": found[operator]}
-
-
-def attempts(addresses: dict[str, str], namespace: str, pod: str, *targets: tuple[str, int]) -> dict[str, str]:
-    """Connect from a pod to targets at the same time. Return POD:PORT -> `connected`, `refused` or `denied`."""
-    asked = {f"{addresses[name]}/{port}": f"{name}:{port}" for name, port in targets}
-    output = kubectl("-n", namespace, "exec", pod, "--", "bash", "-c", ATTEMPT, "attempt", *asked)
-    answers = dict(line.split() for line in output.splitlines())
-    return {asked[target]: ANSWERS[int(code)] for target, code in answers.items()}
+    return intrusions.addresses(client)
 
 
 def await_connected(addresses: dict[str, str], namespace: str, pod: str, *targets: tuple[str, int]) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from firn.model import names
 from hack import quickstart
-from hack.quickstart import SYSTEM, apply, kubectl, say
-from tests.e2e import tenants
+from hack.quickstart import SYSTEM, Manifest, apply, kubectl, say
+from tests.e2e import intrusions, tenants
 from tests.e2e.brokers import PATIENCE, await_rolled, await_until
 from tests.e2e.topics import VALUES, Produce, await_ready, await_rows, numbered, topic_manifest
 
@@ -23,6 +23,11 @@ SECURE = f"{BROKERS}-bootstrap.{SYSTEM}.svc:9096"
 PLAIN = f"{BROKERS}-bootstrap.{SYSTEM}.svc:9092"
 CLIENTS = "e2e-secure-clients"
 PASSWORD = "a-password-of-a-test"
+CLOSED = (
+    *(("firn-broker-classic-0", 9093), (f"{BROKERS}-0", 9090), (f"{BROKERS}-0", 9095), ("firn-ingest-default-0", 8080)),
+    *(("firn-postgres-0", 5432), ("firn-s3-0", 7070), ("operator", 9090)),
+)
+"""Pods and ports: controllers, metrics, direct reads, `/progress`, PostgreSQL, S3."""
 
 SETTINGS = """
 import json, sys, time
@@ -144,7 +149,7 @@ def install(plaintext: str, namespace: str) -> None:
     """Install the release with ``access`` of the profile and users in a namespace, and wait for its brokers."""
     say(f"helm upgrade: {plaintext}")
     profile = {
-        "users": {"namespaces": [namespace]},
+        "users": {"namespaces": [namespace, CLIENTS]},
         "access": {
             "certificate": {"selfSigned": {"authorityDuration": "400d"}},
             "plaintext": plaintext,
@@ -185,19 +190,6 @@ def run(script: str, *arguments: str, stdin: str = "") -> str:
     return kubectl("-n", CLIENTS, "exec", "-i", "client", "--", "python", "-c", script, *arguments, stdin=stdin)
 
 
-def user(namespace: str, topic: str) -> dict[str, str]:
-    """Create a TopicUser that may produce to a topic, and return its settings of librdkafka."""
-    grants = [{"topics": [{"name": topic}], "roles": ["Produce"]}]
-    spec = {"profile": PROFILE, "authentication": {"type": "ScramSha512"}, "grants": grants}
-    metadata = {"name": "checkout", "namespace": namespace}
-    apply({"apiVersion": names.API_VERSION, "kind": "TopicUser", "metadata": metadata, "spec": spec})
-    kubectl("-n", namespace, "wait", "--for=condition=Ready", "topicuser/checkout", "--timeout=120s")
-    secret = quickstart.get("secret", "checkout-kafka", namespace)
-    assert secret is not None
-    settings: dict[str, str] = json.loads(base64.b64decode(secret["data"]["librdkafka.json"]))
-    return settings
-
-
 def check_own_rights(topic: str) -> None:
     """Check that the driver has only rights to read topics, and that the operator may not read them."""
     driver, operator = (names.service_account(SYSTEM, name) for name in ("firn-ingest", "firn-operator"))
@@ -211,6 +203,15 @@ def check_own_rights(topic: str) -> None:
         ).strip()
         answers = json.loads(run(CONSUME, SECURE, topic, stdin=token))
         assert answers == {topic: expected}, account
+
+
+def attack(topic: Manifest) -> None:
+    """Attack a topic, its table and the release from the pod of another tenant."""
+    intrusions.check_requests(CLIENTS, PROFILE, topic, (f"{BROKERS}-0",))
+    intrusions.check_resources(CLIENTS, PROFILE, topic)
+    intrusions.check_connections(CLIENTS, *CLOSED)
+    assert tenants.allowed_requests(f"{CLIENTS}:default", topic["metadata"]["namespace"]) == []
+    intrusions.clean(CLIENTS)
 
 
 def driver_connection() -> dict[str, Any]:
@@ -250,7 +251,8 @@ def test_clients_move_to_a_listener_with_tls_and_authentication(
     assert json.loads(run(PRODUCE, SECURE, name, mover, PASSWORD, stdin=lines)) == {"left": 0, "failed": []}
     await_rows(table, 300, timeout=PATIENCE)
 
-    produce(topic, numbered(300, 100), **user(namespace, "moving"))
+    intrusions.user("checkout", namespace, PROFILE, {"topics": [{"name": "moving"}], "roles": ["Produce"]})
+    produce(topic, numbered(300, 100), **intrusions.settings("checkout", namespace))
     await_rows(table, 400, timeout=PATIENCE)
     kubectl("-n", namespace, "delete", "topicuser", "checkout", "--timeout=120s")
 
@@ -263,7 +265,7 @@ def test_clients_move_to_a_listener_with_tls_and_authentication(
     knocked = run(KNOCK, f"{BROKERS}-0.{BROKERS}.{SYSTEM}.svc").split()
     assert knocked == ["False", "False", "False"], "a client without authentication gets no answer at any port"
 
-    assert tenants.allowed_requests(f"{CLIENTS}:default", namespace) == []
+    attack(topic)
 
     apply(topic_manifest("closed", namespace, profile=PROFILE))
     await_ready("closed", namespace, timeout=PATIENCE)
