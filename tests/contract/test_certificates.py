@@ -31,12 +31,12 @@ ENDS = datetime(2027, 2, 1, 12, tzinfo=UTC)
 _numbers = itertools.count()
 
 
-def released_crd(directory: Path) -> Manifest:
-    """Return the CRD of Certificates in a release of cert-manager."""
+def released_crd(directory: Path, plural: str = "certificates") -> Manifest:
+    """Return a CRD in a release of cert-manager."""
     command = ["go", "mod", "download", "-json", f"{MODULE}@{VERSION}"]
     found = json.loads(subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True).stdout)
     assert found["Sum"] == SUM, found
-    text = (Path(found["Dir"]) / "deploy" / "crds" / "crd-certificates.yaml").read_text()
+    text = (Path(found["Dir"]) / "deploy" / "crds" / f"crd-{plural}.yaml").read_text()
     # The lines between START and END, and labels with templates, are for the chart of cert-manager.
     crd: Manifest = yaml.safe_load("\n".join(line for line in text.splitlines() if "{{" not in line))
     crd["metadata"] = {"name": crd["metadata"]["name"]}

@@ -72,7 +72,9 @@ STORAGE = Module(
 )
 # Tests evaluate a few thousand queries with it. Without inlining the build needs a fifth less time.
 ALERTS = Module("tools/alertrules", {"alertrules": "."}, compiler=("all=-l -dwarf=false",))
-MODULES = {name: module for module in (CLUSTER, STORAGE, ALERTS) for name in module.programs}
+# Only `make test-long` builds it.
+CERTIFICATES = Module("tools/certmanager", {"certmanager": "."}, compiler=("all=-l -dwarf=false",))
+MODULES = {name: module for module in (CLUSTER, STORAGE, ALERTS, CERTIFICATES) for name in module.programs}
 _ENVIRONMENT = {
     "CGO_ENABLED": "0",
     "GOFLAGS": os.environ.get("GOFLAGS", "") + " -mod=readonly",
