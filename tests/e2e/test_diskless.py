@@ -163,6 +163,7 @@ def test_clients_outside_the_cluster_reach_every_broker(topic: Manifest) -> None
     assert sorted(json.loads(value)["id"] for value in values) == list(range(count))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("two_brokers")
 def test_killed_brokers_lose_and_duplicate_no_record(topic: Manifest, client: str) -> None:
     with traffic(topic, client) as (producing, _):

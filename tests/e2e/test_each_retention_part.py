@@ -1,6 +1,8 @@
 """Each part of a RetentionPolicy on the cluster: the report of a dry run, and the deletion when the policy is
 enforced."""
 
+import pytest
+
 from hack.quickstart import SYSTEM, apply, await_until, kubectl
 from tests.e2e.policies import RETENTION, await_run, policy, run_now
 from tests.e2e.topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
@@ -19,6 +21,7 @@ def storage(command: str) -> str:
     return kubectl("-n", SYSTEM, "exec", "firn-s3-0", "--", "sh", "-c", command)
 
 
+@pytest.mark.long  # test_policies.py proves the same order of events with fewer parts
 def test_each_part_reports_in_a_dry_run_and_then_deletes(namespace: str, produce: Produce) -> None:
     apply(topic_manifest("parts", namespace, partitions=1))
     topic = await_ready("parts", namespace)

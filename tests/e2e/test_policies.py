@@ -3,8 +3,6 @@
 import math
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from hack.quickstart import apply, await_until, get, kubectl
 from tests.e2e.policies import AT_ONCE, COMPACTION, RETENTION, await_run, last_run, policy, run_now, runs_of
 from tests.e2e.topics import LONG, Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
@@ -37,7 +35,6 @@ def test_a_trigger_merges_small_files_and_every_row_stays(namespace: str, produc
     assert {"RunStarted", "Compacted"} <= set(events)
 
 
-@pytest.mark.long  # test_each_retention_part proves the same order of events; this table becomes empty
 def test_retention_reports_in_a_dry_run_and_deletes_when_enforced(namespace: str, produce: Produce) -> None:
     apply(topic_manifest("logs", namespace, partitions=1))
     topic = await_ready("logs", namespace)

@@ -30,7 +30,7 @@ LONG = "FIRN_LONG" in os.environ
 STOPPED = 10_000 if LONG else 300
 """Clients that stop in the middle."""
 AT_ONCE = 300
-FRAMES = 200_000 if LONG else 3_000
+FRAMES = 1_000_000 if LONG else 3_000
 SECONDS = 3
 """The time that the broker gives a client to authenticate."""
 MEBIBYTE = 1 << 20
@@ -207,6 +207,7 @@ def test_replayed_messages_of_an_exchange_are_refused(target: Target) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.timeout(3600 if LONG else 600)
 def test_any_frames_over_tls_leave_the_broker_unharmed(target: Target) -> None:
     target.serves()
     before, chance = target.memory, Random(11)

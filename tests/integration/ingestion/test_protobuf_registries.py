@@ -121,6 +121,7 @@ def test_values_that_are_not_the_message_of_the_table_are_dead_letters(served: W
     ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_driver_restarts_without_the_registry_and_waits_for_new_texts(served: World, tmp_path: Path) -> None:
     topic = served.topic()

@@ -4,6 +4,8 @@ import json
 from functools import partial
 from typing import Any
 
+import pytest
+
 from firn.model.errors import ExitCode
 from firn.model.jobs import Column, IngestJob, RecordSchema
 from firn.model.maintenance import AuditReport, ReplayReport, ReplayWork
@@ -78,6 +80,7 @@ def test_letters_of_another_type_get_the_column_of_this_type(served: World, regi
     assert audit_of(served, job, letters=True).exact
 
 
+@pytest.mark.long
 def test_a_replay_into_a_shared_table_moves_the_letters_of_its_topic_only(world: World) -> None:
     """Both topics have letters at the same offsets, with the same keys and times."""
     strict = RecordSchema(format="Json", fields=FIELDS, unknown_fields="DeadLetter")

@@ -239,6 +239,7 @@ def contracts_that_0_2_0_must_refuse(world: World) -> dict[str, IngestJob]:
     return jobs
 
 
+@pytest.mark.long
 def test_0_2_0_refuses_contracts_that_it_would_follow_wrongly(world: World) -> None:
     refused = contracts_that_0_2_0_must_refuse(world)
     filtered, ruled = Topic(world, "filtered", 1), Topic(world, "ruled", 1, quality_rules=RULES)

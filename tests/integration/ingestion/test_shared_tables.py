@@ -132,6 +132,7 @@ def test_a_failure_around_a_commit_affects_no_other_topic(world: World, place: s
         check(world, job, 20)
 
 
+@pytest.mark.long
 def test_drivers_of_two_groups_commit_to_one_table_at_the_same_time(world: World) -> None:
     first, second = world.topic("eu"), world.topic("us")
     jobs = sharing(world, first), sharing(world, second, group="other")

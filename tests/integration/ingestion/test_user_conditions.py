@@ -223,6 +223,7 @@ def test_a_condition_reports_a_wrong_kafka_password(stage: Stage, admin: AdminCl
     stage.await_landed(name, "lake", 10)
 
 
+@pytest.mark.long
 def test_a_condition_reports_a_changed_database_password(stage: Stage, database: Postgres, name: str) -> None:
     stage.apply(name, table={"catalog": "rotated"})
     stage.await_condition(name, "Ready", "True")
@@ -300,6 +301,7 @@ def test_fresh_reports_waiting_records_without_a_catalog(stage: Stage, slow: Pro
     stage.await_landed(name, "slow", 10)
 
 
+@pytest.mark.long
 def test_a_driver_that_lost_its_epoch_waits_until_the_other_stops(
     stage: Stage, spark: object, name: str, tmp_path: Path
 ) -> None:
