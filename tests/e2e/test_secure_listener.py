@@ -122,7 +122,8 @@ def clients(release: None) -> Iterator[None]:
     apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": CLIENTS}})
     yield
     kubectl("delete", "namespace", CLIENTS, "--wait=false")
-    kubectl("-n", SYSTEM, "delete", "secret", "-l", "app.kubernetes.io/component=signer")
+    # Those of the stores have no profile, and stay.
+    kubectl("-n", SYSTEM, "delete", "secret", "-l", f"app.kubernetes.io/component=signer,{names.LABEL_PROFILE}")
 
 
 def authority() -> str:
