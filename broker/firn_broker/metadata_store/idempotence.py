@@ -5,7 +5,8 @@
 - A forgotten producer may begin anywhere, at the second attempt. The first one is rejected with a retriable error, and
   its sequence is stored. Clients send a batch again only after all earlier ones of its partition have an answer
   (``RecordAccumulator.shouldStopDrainBatchesForPartition``), so no earlier batch is under way then. If an earlier batch
-  comes in between, it takes the place of the later one.
+  comes in between, it takes the place of the later one. A client that sends several batches again at once can still
+  begin with a later one, if the earlier ones fail twice.
 - A lower epoch than the stored one is fenced. A higher one has to begin at sequence 0.
 - The next sequence is the last one plus one; 0 follows 2,147,483,647.
 - A batch with the first and last sequence of one of the five newest is a duplicate of that batch, and has its offset.
