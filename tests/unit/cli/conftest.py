@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from firn_operator.cli import memory
+
 
 @pytest.fixture(autouse=True)
 def interrupts() -> Iterator[None]:
@@ -12,3 +14,9 @@ def interrupts() -> Iterator[None]:
     before = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def unbounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no command watch the memory of this process. The watch would end it with all its later tests."""
+    monkeypatch.setattr(memory, "bound", lambda *_: None)
