@@ -17,8 +17,7 @@ DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.requirements
 PYTEST := $(PYTHON) -m pytest
 # Tests that share servers stay in one process (tests/conftest.py). One process more than cores: those of the cluster mostly wait.
-# If a process ends early, the run ends. With a new process, it would wait for the tests of the lost one forever.
-SIDE_BY_SIDE := -n 3 --max-worker-restart 0
+SIDE_BY_SIDE := -n 3
 
 .PHONY: help
 help: ## show this list
