@@ -426,6 +426,12 @@ class CertificateMetrics(Collector):
     The operator has it for those that cert-manager issued, and the signer for its own.
     """
 
+    _name = "firn_certificate_expiry_seconds"
+    _help = (
+        "Seconds until a certificate of a profile ends: brokers (of the brokers) or authority (the CA of the signer)"
+    )
+    _owner = "profile"
+
     def __init__(
         self,
         ends: Callable[[], Mapping[tuple[str, str], datetime]],
@@ -435,40 +441,21 @@ class CertificateMetrics(Collector):
         self._now = now
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metric family of all profiles."""
-        family = GaugeMetricFamily(
-            "firn_certificate_expiry_seconds",
-            "Seconds until a certificate of a profile ends: brokers (of the brokers) or authority (the CA of the signer)",
-            labels=["profile", "certificate"],
-        )
-        return [_filled(family, self._ends(), self._now())]
+        """Return the metric family of all owners of certificates."""
+        family = GaugeMetricFamily(self._name, self._help, labels=[self._owner, "certificate"])
+        for labels, end in self._ends().items():
+            family.add_metric(labels, (end - self._now()).total_seconds())
+        return [family]
 
 
-class StoreCertificateMetrics(Collector):
+class StoreCertificateMetrics(CertificateMetrics):
     """The time until certificates of the quick start's stores end, by store and certificate, computed at each scrape."""
 
-    def __init__(
-        self,
-        ends: Callable[[], Mapping[tuple[str, str], datetime]],
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._ends = ends
-        self._now = now
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the metric family of all stores."""
-        family = GaugeMetricFamily(
-            "firn_store_certificate_expiry_seconds",
-            "Seconds until a certificate of a store of the quick start ends: server (of the store) or authority (its CA)",
-            labels=["store", "certificate"],
-        )
-        return [_filled(family, self._ends(), self._now())]
-
-
-def _filled(family: GaugeMetricFamily, ends: Mapping[tuple[str, str], datetime], now: datetime) -> GaugeMetricFamily:
-    for labels, end in ends.items():
-        family.add_metric(labels, (end - now).total_seconds())
-    return family
+    _name = "firn_store_certificate_expiry_seconds"
+    _help = (
+        "Seconds until a certificate of a store of the quick start ends: server (of the store) or authority (its CA)"
+    )
+    _owner = "store"
 
 
 class PlainClientMetrics(Collector):
