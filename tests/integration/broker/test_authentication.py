@@ -28,7 +28,7 @@ from jwt.algorithms import RSAAlgorithm
 
 from tests.authority import Authority
 from tests.integration.broker.admins import admin
-from tests.integration.broker.secure_clients import CLIENTS, OAUTH, Login, Run
+from tests.integration.broker.secure_clients import CLIENTS, OAUTH, Login
 from tests.integration.broker.secure_workers import WORKERS
 from tests.servers.firn_broker import FirnBroker, embedded
 from tests.servers.process import await_true, free_port
@@ -119,20 +119,11 @@ def allow(broker: FirnBroker, principals: set[str], prefix: str, type: ResourceT
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("client", list(CLIENTS.values()), ids=list(CLIENTS))
+@pytest.mark.parametrize("client", [*CLIENTS, *(pytest.param(each, marks=pytest.mark.long) for each in WORKERS)])
 def test_a_client_that_authenticates_produces_and_consumes(
-    secure: Secure, client: Run, mechanism: str, name: str, tmp_path: Path
+    secure: Secure, client: str, mechanism: str, name: str, tmp_path: Path
 ) -> None:
-    client(secure.login(mechanism), name, tmp_path)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("worker", list(WORKERS.values()), ids=list(WORKERS))
-def test_a_worker_that_authenticates_produces_and_consumes(
-    secure: Secure, worker: Run, mechanism: str, name: str, tmp_path: Path
-) -> None:
-    worker(secure.login(mechanism), name, tmp_path)
+    (CLIENTS | WORKERS)[client](secure.login(mechanism), name, tmp_path)
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"])
