@@ -13,7 +13,7 @@ import yaml
 import firn
 from firn.api.chart_values import Values
 from firn.model import names
-from firn.model.config import Config, DisklessProfile
+from firn.model.config import Config, DisklessProfile, access_of
 from firn_controllers import children
 from firn_controllers.children import Owner
 from firn_controllers.fleet import builders, kinds
@@ -132,6 +132,16 @@ def test_the_operator_accepts_the_production_configuration() -> None:
     assert not config.profiles["events"].managed
     assert config.groups["large"].executors is not None
     assert config.model_dump(by_alias=True, exclude_unset=True)["catalogs"] == values["catalogs"]
+
+
+@pytest.mark.parametrize(("values", "files"), [(IMAGES | DISKLESS, ()), ({}, ("values-production.yaml",))])
+def test_brokers_of_the_value_files_accept_no_client_without_a_credential(
+    values: dict[str, Any], files: tuple[str, ...]
+) -> None:
+    config = config_of(manifests(render(values, files=files)))
+    managed = {name: access_of(profile) for name, profile in config.profiles.items() if profile.managed}
+    assert set(managed) == {"classic", "diskless"}
+    assert {name: access and access.plaintext for name, access in managed.items()} == dict.fromkeys(managed, "Close")
 
 
 def test_one_value_adds_diskless_brokers_to_the_quick_start() -> None:

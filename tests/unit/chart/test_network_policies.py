@@ -357,6 +357,14 @@ def test_without_peers_for_metrics_only_the_operator_reads_progress() -> None:
     assert consents(objects, found["driver-default"], found["firn-operator"], 8080, "Ingress")
 
 
+def test_production_brokers_accept_all_pods_only_at_the_listener_for_clients_outside() -> None:
+    objects = manifests(render(files=("values-production.yaml",)))
+    for name in ("classic", "diskless"):
+        rules = find_object(objects, "NetworkPolicy", f"firn-broker-{name}")["spec"]["ingress"]
+        ports = [port["port"] for rule in rules if not rule.get("from") for port in rule["ports"]]
+        assert ports == (["external"] if name == "classic" else [])
+
+
 def test_a_profile_without_brokers_in_the_cluster_has_no_policy() -> None:
     profiles = {"events": {"bootstrapServers": "a.example.com:9093"}}
     objects = manifests(render({**VALUES, "profiles": profiles}))
