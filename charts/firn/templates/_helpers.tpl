@@ -402,25 +402,27 @@ logLevel: {{ .Values.operator.logLevel }}
 {{- (get .root.Values.groups .name).serviceAccount | default $default -}}
 {{- end }}
 
-{{/* What executors may use, by the account of their drivers: images, and the Secrets and claims that sparkConf names. JSON:
-{accounts: {NAME: {images, secrets, claims}}} */}}
+{{/* What executors may use, by the account of their drivers: images, the Secrets and claims that sparkConf names, and the groups that their
+labels may name. `runs` has the account of maintenance runs. JSON: {accounts: {NAME: {images, secrets, claims, groups}}, runs: [NAME]} */}}
 {{- define "firn.executorAccounts" -}}
 {{- $spark := include "firn.image" (dict "root" . "name" "spark") -}}
 {{- $users := list -}}
 {{- range $name, $group := .Values.groups -}}
   {{- if $group.executors -}}
-    {{- $users = append $users (dict "account" (include "firn.ingestAccount" (dict "root" $ "name" $name)) "image" (dig "image" $spark ($group.image | default dict)) "conf" ($group.sparkConf | default dict)) -}}
+    {{- $users = append $users (dict "account" (include "firn.ingestAccount" (dict "root" $ "name" $name)) "image" (dig "image" $spark ($group.image | default dict)) "conf" ($group.sparkConf | default dict) "groups" (list $name)) -}}
   {{- end -}}
 {{- end -}}
+{{- $runs := list -}}
 {{- range $size := .Values.maintenance.sizes -}}
   {{- if $size.executors -}}
     {{- $maintenance := $.Values.maintenance -}}
-    {{- $users = append $users (dict "account" ($maintenance.serviceAccount | default "firn-maintain") "image" (dig "image" $spark ($maintenance.image | default dict)) "conf" ($maintenance.sparkConf | default dict)) -}}
+    {{- $runs = list ($maintenance.serviceAccount | default "firn-maintain") -}}
+    {{- $users = append $users (dict "account" (first $runs) "image" (dig "image" $spark ($maintenance.image | default dict)) "conf" ($maintenance.sparkConf | default dict) "groups" list) -}}
   {{- end -}}
 {{- end -}}
 {{- $accounts := dict -}}
 {{- range $user := $users -}}
-  {{- $known := get $accounts $user.account | default (dict "images" list "secrets" list "claims" list) -}}
+  {{- $known := get $accounts $user.account | default (dict "images" list "secrets" list "claims" list "groups" list) -}}
   {{- $secrets := $known.secrets -}}
   {{- $claims := $known.claims -}}
   {{- range $key, $value := $user.conf -}}
@@ -432,9 +434,9 @@ logLevel: {{ .Values.operator.logLevel }}
       {{- $claims = append $claims $value -}}
     {{- end -}}
   {{- end -}}
-  {{- $_ := set $accounts $user.account (dict "images" (append $known.images $user.image | uniq | sortAlpha) "secrets" ($secrets | uniq | sortAlpha) "claims" ($claims | uniq | sortAlpha)) -}}
+  {{- $_ := set $accounts $user.account (dict "images" (append $known.images $user.image | uniq | sortAlpha) "secrets" ($secrets | uniq | sortAlpha) "claims" ($claims | uniq | sortAlpha) "groups" (concat $known.groups $user.groups | uniq | sortAlpha)) -}}
 {{- end -}}
-{{ dict "accounts" $accounts | toJson }}
+{{ dict "accounts" $accounts "runs" $runs | toJson }}
 {{- end }}
 
 {{/* The claim `data` of a StatefulSet. Immutable, so no label in it may change with the chart. Argument: storage */}}

@@ -88,6 +88,10 @@ def test_executors_of_runs_have_the_image_and_the_account_of_runs(policy: ApiSer
     with pytest.raises(Refused, match="may run only firn-spark:canary"):
         create(policy, changed, MAINTAIN)
     changed["spec"]["containers"][0]["image"] = "firn-spark:canary"
+    with pytest.raises(Refused, match=r"have one label: firn.dev/group with one of the groups \[\], or firn.dev/run"):
+        create(policy, changed, MAINTAIN)
+    del changed["metadata"]["labels"][names.LABEL_GROUP]
+    changed["metadata"]["labels"][names.LABEL_RUN] = "nightly-1"
     create(policy, changed, MAINTAIN)
     with pytest.raises(Refused, match="ServiceAccount spark may change only pods of this account"):
         create(policy, changed)
@@ -111,6 +115,10 @@ def _second(key: str) -> Callable[[Manifest], None]:
         pod["spec"].setdefault(key, []).append({**container, "name": "more"})
 
     return change
+
+
+def _label(key: str, value: str) -> Callable[[Manifest], None]:
+    return lambda pod: pod["metadata"]["labels"].update({key: value})
 
 
 def _security(**fields: object) -> Callable[[Manifest], None]:
@@ -161,6 +169,9 @@ DEVIATIONS: dict[str, tuple[Callable[[Manifest], object], str]] = {
     "no security context": (lambda pod: pod["spec"].pop("securityContext"), "without privileges"),
     "no role": (lambda pod: pod["metadata"]["labels"].pop("spark-role"), "only executors"),
     "no labels": (lambda pod: pod["metadata"].pop("labels"), "only executors"),
+    "the label of another group": (_label(names.LABEL_GROUP, "default"), r"one of the groups \[large\]$"),
+    "no group": (lambda pod: pod["metadata"]["labels"].pop(names.LABEL_GROUP), r"one of the groups \[large\]$"),
+    "the label of runs": (_label(names.LABEL_RUN, "nightly-1"), r"one of the groups \[large\]$"),
     "the labels of a store": (
         lambda pod: pod["metadata"]["labels"].update({"app.kubernetes.io/component": "postgres"}),
         "only executors",
