@@ -284,7 +284,7 @@ def dlq_list(
         _run_in_pod(asked, release_namespace, "dlq", "list", f"--output={output.value}", "--", place)
     from firn_operator.cli import lake, letters
 
-    _bound_memory(path, letters.TOO_MUCH_MEMORY)
+    _bound_memory(path, "firn dlq list", letters.TOO_MUCH_MEMORY)
     _print_result(letters.counts(lake.Lake(configuration.load(path, private=True)), asked.topic(place)), output)
 
 
@@ -324,7 +324,7 @@ def dlq_show(  # noqa: PLR0913
         _run_in_pod(asked, release_namespace, "dlq", "show", *chosen, f"--output={output.value}", "--", place)
     from firn_operator.cli import lake, letters
 
-    _bound_memory(path, letters.TOO_MUCH_MEMORY)
+    _bound_memory(path, "firn dlq show", letters.TOO_MUCH_MEMORY)
     opened = lake.Lake(configuration.load(path, private=True))
     _print_result(letters.letters(opened, asked.topic(place), code or (), limit, values=values), output)
 
@@ -417,7 +417,7 @@ def sql(
     # Arrow and DuckDB take seconds to import, and the other commands do not need them.
     from firn_operator.cli import lake, memory, query
 
-    _bound_memory(path, query.TOO_MUCH_MEMORY)
+    _bound_memory(path, "firn sql", query.TOO_MUCH_MEMORY)
     result = query.run(
         lake.Lake(configuration.load(path, private=True)),
         statement,
@@ -463,7 +463,7 @@ def audit(
         _run_in_pod(asked, release_namespace, "audit", f"--output={output.value}", "--", place)
     from firn_operator.cli import audit as audits
 
-    _bound_memory(path, audits.TOO_MUCH_MEMORY)
+    _bound_memory(path, "firn audit", audits.TOO_MUCH_MEMORY)
     manifest = asked.topic(place)
     result = audits.audit_resource(
         configuration.load(path, private=True),
@@ -570,11 +570,15 @@ def _path(config: str | None) -> str | None:
     return names.CONFIG_PATH if Path(names.CONFIG_PATH).exists() else None
 
 
-def _bound_memory(path: str, message: str) -> None:
-    """In the operator's container, end this process with ``message`` before it takes the memory of the operator."""
+def _bound_memory(path: str, command: str, message: str) -> None:
+    """In the operator's container, end this process with ``message`` before it takes the memory of the operator.
+
+    Raises UnavailableError if another such command runs there.
+    """
     from firn_operator.cli import memory
 
     if path == names.CONFIG_PATH:
+        memory.stay_alone(command)
         memory.bound(memory.most(), message)
 
 

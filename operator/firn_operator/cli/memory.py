@@ -1,5 +1,6 @@
 """Bounds on the memory and the time of a command. Arrow has none, and the kernel would end the whole container without a message."""
 
+import fcntl
 import os
 import shutil
 import sys
@@ -7,15 +8,20 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import IO
 
 from firn.model import names
-from firn.model.errors import ExitCode
+from firn.model.errors import ExitCode, UnavailableError
 
 MOST = 512 * 1024**2
 """Most bytes of memory of a command in the operator's container, which has 1 GiB by default."""
 _INTERVAL = 0.05
 """Seconds between two looks at the memory."""
 _STATISTICS = Path("/proc/self/statm")
+_LOCK = "firn-command.lock"
+"""Name of the file whose lock a command in the operator's container holds until its process ends. The file has its name."""
+_held: list[IO[str]] = []
+"""The locked file. The lock would end with the file object."""
 
 
 def resident() -> int:
@@ -51,6 +57,30 @@ def bound(most: int, message: str) -> None:
     begun = time.monotonic()
     seconds = int(os.environ.get(names.QUERY_SECONDS, "0"))
     threading.Thread(target=watch, name="memory", daemon=True).start()
+
+
+def stay_alone(command: str) -> None:
+    """Raise UnavailableError if another command runs in the operator's container, which has memory for one.
+
+    In the pod of queries, statements share the memory of the pod.
+    """
+    if names.QUERY_MEMORY in os.environ:
+        return
+    file = (Path(tempfile.gettempdir()) / _LOCK).open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        other = file.read() or "another command"
+        file.close()
+        raise UnavailableError(
+            f"{command}: {other} runs in the operator's container, which has memory for one such command at a time; try again after it"
+            " has ended, or run the command with --config on a machine with more memory"
+        ) from None
+    file.truncate(0)
+    file.write(command)
+    file.flush()
+    _held.append(file)
 
 
 def folder_prefix() -> str:

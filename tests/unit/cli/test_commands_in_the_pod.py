@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from firn.model import names
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, UnavailableError
-from firn_operator.cli import main, pod
+from firn_operator.cli import main, memory, pod
 from firn_operator.cli.resources.connection import Collection, Connection, Manifest
 from tests.servers.process import await_true
 
@@ -366,6 +366,7 @@ def test_a_topic_of_another_namespace_than_the_chosen_one_is_refused(machine: Pa
 def test_with_a_configuration_the_command_runs_here(given: str, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = machine / "config.yaml"
     path.write_text("unknown: 1")
+    monkeypatch.setattr(memory, "stay_alone", lambda command: None)
     if given != "place of the pod":
         monkeypatch.setattr(names, "CONFIG_PATH", "/nonexistent")
     if given == "environment":

@@ -1,6 +1,9 @@
 """``firn sql`` prints results in each format."""
 
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from firn.model import names
-from firn.model.errors import InvalidSpecError
+from firn.model.errors import InvalidSpecError, UnavailableError
 from firn_operator.cli import audit, letters, main, memory, query
 from tests import gen
 
@@ -41,7 +44,10 @@ def test_an_interrupt_ends_a_query_at_once(config: str, monkeypatch: pytest.Monk
     assert handlers == [signal.SIG_DFL]
 
 
-def test_only_in_the_operators_container_the_memory_is_bounded(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_in_the_operators_container_the_memory_is_bounded(
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     bounds: list[Any] = []
     monkeypatch.setattr(memory, "bound", lambda most, message: bounds.append((most, message)))
     assert CliRunner().invoke(main.app, ["sql", "select 1", "--config", config]).exit_code == 0
@@ -59,14 +65,47 @@ def test_only_in_the_operators_container_the_memory_is_bounded(config: str, monk
     [("dlq list", letters.TOO_MUCH_MEMORY), ("dlq show", letters.TOO_MUCH_MEMORY), ("audit", audit.TOO_MUCH_MEMORY)],
 )
 def test_commands_that_read_tables_bound_their_memory_first(
-    command: str, message: str, config: str, monkeypatch: pytest.MonkeyPatch
+    command: str, message: str, config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
     def bound(most: int, message: str) -> None:
         raise InvalidSpecError(message)
 
     monkeypatch.setattr(memory, "bound", bound)
     monkeypatch.setattr(names, "CONFIG_PATH", config)
     assert str(CliRunner().invoke(main.app, [*command.split(), "shop/orders"]).exception) == message
+
+
+def test_the_operators_container_runs_one_command_at_a_time(
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(names, "CONFIG_PATH", config)
+    program = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+from firn_operator.cli import memory
+memory.stay_alone("firn audit")
+print(flush=True)
+sys.stdin.read()
+"""
+    other = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    with other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        refused = CliRunner().invoke(main.app, ["dlq", "list", "shop/orders"]).exception
+    assert isinstance(refused, UnavailableError)
+    assert str(refused).startswith(
+        "firn dlq list: firn audit runs in the operator's container, which has memory for one"
+    )
+    memory.stay_alone("firn dlq list")
+    assert (tmp_path / "firn-command.lock").read_text() == "firn dlq list"
 
 
 def test_the_operators_container_runs_no_statement(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
