@@ -4,6 +4,7 @@ The chart runs it in a hook Job before every installation and upgrade. Existing 
 """
 
 import argparse
+import base64
 import os
 import secrets
 import string
@@ -34,9 +35,11 @@ def ensure(api: client.CoreV1Api, namespace: str, name: str, keys: Sequence[str]
     UnavailableError.
     """
     try:
-        if _create(api, namespace, name, keys):
-            return True
-        secret = api.read_namespaced_secret(name, namespace, _request_timeout=_TIMEOUT)
+        secret = _read(api, namespace, name)
+        if secret is None:
+            if _create(api, namespace, name, keys):
+                return True
+            secret = api.read_namespaced_secret(name, namespace, _request_timeout=_TIMEOUT)
     except client.ApiException as error:
         if error.status in (401, 403):
             raise AccessDeniedError(f"secret {namespace}/{name}: {error.reason}: {error.body}") from error
@@ -52,12 +55,38 @@ def ensure(api: client.CoreV1Api, namespace: str, name: str, keys: Sequence[str]
     return False
 
 
-def _create(api: client.CoreV1Api, namespace: str, name: str, keys: Sequence[str]) -> bool:
-    """Create the Secret; return False if it exists already."""
-    values = {key: "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH)) for key in keys}
-    body = client.V1Secret(metadata=client.V1ObjectMeta(name=name, labels=LABELS), string_data=values)
+def _read(api: client.CoreV1Api, namespace: str, name: str) -> client.V1Secret | None:
+    """Return the Secret; None if it does not exist."""
     try:
-        api.create_namespaced_secret(namespace, body, _request_timeout=_TIMEOUT)
+        return api.read_namespaced_secret(name, namespace, _request_timeout=_TIMEOUT)
+    except client.ApiException as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+def _create(api: client.CoreV1Api, namespace: str, name: str, keys: Sequence[str]) -> bool:
+    """Create the Secret; return False if another client has created it.
+
+    It is an apply, because the name in its path lets RBAC limit the right to create. Each call applies as its own field
+    manager, so that the API server refuses to replace values of another process.
+    """
+    values = {key: "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH)) for key in keys}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "labels": LABELS},
+        "data": {key: base64.b64encode(value.encode()).decode() for key, value in values.items()},
+    }
+    try:
+        api.patch_namespaced_secret(
+            name,
+            namespace,
+            body,
+            field_manager=f"firn-quickstart-secrets-{secrets.token_hex(8)}",
+            _content_type="application/apply-patch+yaml",
+            _request_timeout=_TIMEOUT,
+        )
     except client.ApiException as error:
         if error.status == 409:
             return False

@@ -117,6 +117,19 @@ def test_the_hook_may_not_read_other_secrets(api: ApiServer, kubeconfig: Path) -
         quickstart_secrets.ensure(client.CoreV1Api(connection), NAMESPACE, "other", ["key"])
 
 
+def test_the_hook_may_create_only_its_own_secrets(api: ApiServer, kubeconfig: Path) -> None:
+    config.load_kube_config(str(kubeconfig))
+    other = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "other"}}
+    with client.ApiClient() as connection:
+        core = client.CoreV1Api(connection)
+        with pytest.raises(client.ApiException, match="Forbidden"):
+            core.create_namespaced_secret(NAMESPACE, client.V1Secret(metadata=client.V1ObjectMeta(name="firn-s3")))
+        with pytest.raises(client.ApiException, match="Forbidden"):
+            core.patch_namespaced_secret(
+                "other", NAMESPACE, other, field_manager="hook", _content_type="application/apply-patch+yaml"
+            )
+
+
 def test_a_silent_api_server_is_unavailable() -> None:
     settings = client.Configuration(host="http://127.0.0.1:1")
     settings.retries = False

@@ -52,6 +52,8 @@ def allowed(
         ("patch", "topicusers", "watched", "firn.dev"),
         ("patch", "topicusers/status", "watched", "firn.dev"),
         ("watch", "topicgrants", "watched", "firn.dev"),
+        ("watch", "compactionpolicies", "watched", "firn.dev"),
+        ("get", "retentionpolicies", "watched", "firn.dev"),
         ("create", "secrets", "watched", ""),
         ("patch", "secrets", "watched", ""),
         ("watch", "deadletterreplays", "watched", "firn.dev"),
@@ -156,6 +158,7 @@ def test_drivers_may_create_and_delete_nothing_else(api: ApiServer, account: str
 @pytest.mark.parametrize("account", ["firn-ingest", "spark"])
 def test_drivers_may_watch_contracts(api: ApiServer, account: str) -> None:
     assert allowed(api, account, "watch", "configmaps", "firn-system")
+    assert not allowed(api, account, "get", "configmaps", "firn-system")
     assert not allowed(api, account, "watch", "configmaps", "watched")
 
 

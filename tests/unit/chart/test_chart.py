@@ -372,7 +372,7 @@ def generated(objects: list[Manifest]) -> set[tuple[str, str]]:
     template = find_object(objects, "Job", "firn-quickstart-secrets")["spec"]["template"]
     pairs = itertools.pairwise(template["spec"]["containers"][0]["args"])
     listed = [value.split("=") for flag, value in pairs if flag == "--secret"]
-    (rule,) = [one for _, one in rules_of(objects, "firn-quickstart-secrets") if one.get("verbs") == ["get"]]
+    rule, *_ = [one for _, one in rules_of(objects, "firn-quickstart-secrets")]
     assert rule["resourceNames"] == [secret for secret, _ in listed]
     return {(secret, key) for secret, keys in listed for key in keys.split(",")}
 
@@ -561,7 +561,7 @@ def test_an_operator_with_watched_namespaces_has_no_other_rights() -> None:
 def test_a_driver_may_only_read_config_maps_and_hold_the_leases_of_groups() -> None:
     leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
     assert rules_of(manifests(render(IMAGES)), "firn-ingest") == [
-        ("firn-system", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}),
+        ("firn-system", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}),
         ("firn-system", {**leases, "verbs": ["create"]}),
         (
             "firn-system",
@@ -660,7 +660,8 @@ def test_rights_to_secrets_end_with_the_hook_that_creates_them() -> None:
     [role] = holders
     assert role["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
     assert "hook-succeeded" in role["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
-    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"create", "get"}
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"create", "get", "patch"}
+    assert all(rule["resourceNames"] for rule in role["rules"])
 
 
 def test_each_group_has_an_account_with_the_annotations_of_ingestion() -> None:
