@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 
 from hack.support.command import run
@@ -23,6 +24,10 @@ OWN_POMS = {
 PARTS = {"sink": {"worker": "worker", "plugin": "plugins/iceberg", "converter": "plugins/converter"}}
 """Profiles of a POM whose jars are in folders of their own."""
 PROFILES = ("spark", "kafka", "connect", "test", "nessie", *OWN_POMS)
+
+
+TRIES = 3
+"""Maven 3.8 has no lock for its local repository. When two processes fetch a file at once, one of them can fail, and then finds the file."""
 
 
 def fetch(profile: str, *options: str) -> Path:
@@ -47,7 +52,13 @@ def copy_jars(pom: Path, directory: Path, name: str, *options: str) -> None:
     """Let Maven copy the jars that a POM needs at run time into ``directory``. ``name`` is a part of the log's name."""
     command: list[str | Path] = ["mvn", "-B", "-q", "-f", pom, *options]
     command += [f"-DoutputDirectory={directory}", "-DincludeScope=runtime"]
-    run([*command, "dependency:copy-dependencies"], log=cache_directory("logs") / f"jars-{name}.log")
+    command.append("dependency:copy-dependencies")
+    log = cache_directory("logs") / f"jars-{name}.log"
+    for _ in range(TRIES - 1):
+        with suppress(Failure):
+            run(command, log=log)
+            return
+    run(command, log=log)
 
 
 def publish(profile: str) -> Path:
