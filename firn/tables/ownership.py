@@ -97,8 +97,8 @@ class Claimant:
             )
         if self.holds and table.tenant not in ("", self.namespace):
             raise ConflictError(
-                f"table {identifier} now belongs to namespace {table.tenant} of another installation of Firn; {approval}, or delete this"
-                " IcebergTopic"
+                f"table {identifier} now belongs to a namespace of another installation of Firn, which its property {names.TABLE_TENANT} names;"
+                f" {approval}, or delete this IcebergTopic"
             )
 
     def _check_sharing(self, identifier: str, table: Ownership) -> None:

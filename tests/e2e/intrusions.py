@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from typing import Any
 
 from firn.model import names
@@ -93,7 +94,9 @@ def check_resources(namespace: str, profile: str, topic: Manifest) -> None:
         apply(topic_manifest(name, namespace, profile=profile, **claim))
     for name in claims:
         refused = await_condition(name, namespace, "Ready", "False", "ResourceConflict")
-        assert f"{owner['namespace']}/{owner['name']}" in conditions(refused)["SpecValid"]["message"]
+        assert "older IcebergTopic of another namespace" in conditions(refused)["SpecValid"]["message"]
+        log = kubectl("-n", SYSTEM, "logs", "deploy/firn-operator")
+        assert re.search(rf"{namespace}/{name} is refused: .* {owner['namespace']}/{owner['name']};", log)
     victim = {"name": owner["name"], "namespace": owner["namespace"]}
     user(THIEF, namespace, profile, {"topics": [victim], "roles": ["Produce", "Consume"]})
 

@@ -6,6 +6,7 @@ Brokers and catalogs judge later what only they know: values of topic configs, a
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from firn.api.v1alpha1.iceberg_topic import ColumnSpec, IcebergTopic
 from firn.decoders.checks import MOST_PACKED
@@ -244,7 +245,7 @@ def topic_is_ours(observed: ObservedTopic) -> Failure | None:
     """Check that no older resource owns the Kafka topic."""
     if observed.topic_rival is None:
         return None
-    return conflict(f"Kafka topic {observed.resource.topic_name}", observed.topic_rival)
+    return conflict(f"Kafka topic {observed.resource.topic_name}", observed.topic_rival, observed.entry.name[0])
 
 
 def table_is_ours(observed: ObservedTopic) -> Failure | None:
@@ -253,12 +254,12 @@ def table_is_ours(observed: ObservedTopic) -> Failure | None:
     if rival is None or isinstance(observed.target, InvalidSpecError):
         return None
     if {entry.letters_claim, rival.letters_claim} & {entry.table_claim, rival.table_claim} - {None}:
-        return conflict(f"table {observed.target.dead_letters_identifier} of dead letters", rival)
-    failure = conflict(f"table {observed.target.identifier}", rival)
+        return conflict(f"table {observed.target.dead_letters_identifier} of dead letters", rival, entry.name[0])
+    failure = conflict(f"table {observed.target.identifier}", rival, entry.name[0])
     if not (entry.shares or rival.shares):
         return failure
     step = "IcebergTopics share a table if all of them have spec.table.shared: true and are in one namespace"
-    return Failure(failure.reason, f"{failure.message}; {step}")
+    return replace(failure, message=f"{failure.message}; {step}")
 
 
 def shared_table_possible(observed: ObservedTopic) -> Failure | None:
@@ -603,11 +604,21 @@ def _not_configured(what: str, section: str, configured: Mapping[str, object]) -
     return f"{what} is not in the operator's configuration; add it to {section} there{choice}"
 
 
-def conflict(what: str, rival: TopicEntry) -> Failure:
-    """Return the failure of a resource whose topic or table belongs to an older one."""
+def conflict(what: str, rival: TopicEntry, tenant: str) -> Failure:
+    """Return the failure of a resource of namespace ``tenant`` whose topic or table belongs to an older one.
+
+    The message names no resource of another namespace, because a status must not show one tenant the names of another.
+    """
     namespace, name = rival.name
+    again = "create this IcebergTopic again with another topicName and table.name"
+    if namespace == tenant:
+        return Failure(
+            Reason.RESOURCE_CONFLICT,
+            f"{what} belongs to the older IcebergTopic {namespace}/{name}; delete one of the two IcebergTopics, or {again}",
+        )
     return Failure(
         Reason.RESOURCE_CONFLICT,
-        f"{what} belongs to the older IcebergTopic {namespace}/{name}; delete one of the two IcebergTopics, or create"
-        " this IcebergTopic again with another topicName and table.name",
+        f"{what} belongs to an older IcebergTopic of another namespace; {again}, or ask an administrator of Firn: the"
+        " operator's log names the owner",
+        owner=f"{what} belongs to the older IcebergTopic {namespace}/{name}; delete one of the two IcebergTopics",
     )

@@ -15,6 +15,8 @@ class Failure:
 
     reason: Reason
     message: str
+    owner: str = ""
+    """Message that names the IcebergTopic of another namespace: for the operator's log and ``firn plan``, not for a status."""
 
 
 Check = Callable[[ObservedTopic], Failure | None]

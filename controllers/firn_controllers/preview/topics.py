@@ -56,10 +56,12 @@ def _refusal(before: ObservedTopic | None, after: ObservedTopic, without: frozen
         return refused("metadata.namespace", text, "NotWatched")
     failure = checks.first_failure(after, without=without)
     if failure is not None:
-        field = _FIELD.match(failure.message)
-        runs = before is not None and before.job is not None and "ngestion continues" not in failure.message
+        # A person who may list the IcebergTopics of other namespaces may read their names.
+        message = failure.owner or failure.message
+        field = _FIELD.match(message)
+        runs = before is not None and before.job is not None and "ngestion continues" not in message
         kept = "; ingestion continues under the spec in force" if runs else ""
-        return refused(field.group() if field else "spec", failure.message + kept, str(failure.reason))
+        return refused(field.group() if field else "spec", message + kept, str(failure.reason))
     live = after.entry.live_partitions
     decrease = plan.refused_decrease(after.resource.topic_name, live, after.resource.spec.partitions)
     return refused("spec.partitions", decrease, str(Reason.PARTITION_DECREASE_REFUSED)) if decrease else None

@@ -821,6 +821,23 @@ async def test_two_topics_with_one_table_are_a_conflict() -> None:
     assert ("classic", "second") not in world.topics.topics
 
 
+async def test_only_the_operators_log_names_the_owner_in_another_namespace(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.cluster.create(gen.topic("flights", namespace="victim", topicName="t", table={"namespace": "v", "name": "t"}))
+    world.cluster.create(younger("by-topic", topicName="t"))
+    world.cluster.create(younger("by-table", table={"namespace": "v", "name": "t"}))
+    await world.settle()
+    for name, what in (("by-topic", "Kafka topic t"), ("by-table", "table lake.v.t")):
+        assert world.conditions(name)["SpecValid"] == ("False", "ResourceConflict")
+        seen = [each["status"] for each in world.cluster.topics() if each["metadata"]["name"] == name]
+        told = [event for event in world.cluster.events if event[0] == name]
+        assert told
+        assert "victim" not in str((seen, told))
+        lines = [text for text in caplog.messages if f"demo/{name} is refused" in text]
+        owner = f"{what} belongs to the older IcebergTopic victim/flights; delete one of the two IcebergTopics"
+        assert lines == [f"IcebergTopic demo/{name} is refused: {owner}"]
+
+
 async def test_two_addresses_of_one_kafka_are_no_two_topics() -> None:
     world = World(
         gen.config(

@@ -79,6 +79,10 @@ class TopicAgreement:
             return await self._follow_parent(observed, findings)
         try:
             live = await self._context.ports.topics.describe(observed.entry.profile, observed.resource.topic_name)
+            rival = self._topic_rival(observed, live) if live is not None else None
+            if live is not None and rival is not None:
+                conflict = checks.conflict(f"Kafka topic {live.name}", rival, observed.entry.name[0])
+                return replace(findings, failure=conflict)
             if live is not None and not await self._may_have(observed, live):
                 return findings
             live, steps = await self._make_topic(observed, live)
@@ -123,15 +127,12 @@ class TopicAgreement:
         return replace(findings, topic=live, topic_origin=origin)
 
     async def _may_have(self, observed: ObservedTopic, live: TopicState) -> bool:
-        """Return True if the resource may have a Kafka topic that exists; False if only the catalog could show it.
+        """Return True if the resource may have a Kafka topic without a rival; False if only the catalog could show it.
 
         Raises InvalidSpecError if it may not.
         """
         entry, failure = observed.entry, None
-        rival = self._topic_rival(observed, live)
-        if rival is not None:
-            failure = checks.conflict(f"Kafka topic {live.name}", rival)
-        elif not self._has_topic(observed):
+        if not self._has_topic(observed):
             kept = await self._kept.maker(entry, live)
             failure = tenancy.topic_adoption_allowed(observed, kept)
             if failure is not None:

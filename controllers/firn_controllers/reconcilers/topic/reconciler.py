@@ -107,6 +107,7 @@ class TopicReconciler:
             self._context.board.configs[followed.entry.uid] = findings.topic.effective
         document = status.document(followed, findings)
         soon = status.is_on_its_way(followed, findings)
+        self._reports.log_owner(followed.entry, findings.failure)
         outcome = await self._reports.report(followed.entry, document, findings.announcements, soon=soon)
         failed = self._failures.settle(followed.entry.name, _results(followed, findings))
         if failed is None:

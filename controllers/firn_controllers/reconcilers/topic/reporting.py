@@ -1,5 +1,6 @@
 """Writes statuses and finalizers of IcebergTopics back, and announces their transitions as Events."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -7,9 +8,12 @@ from firn_controllers.cache.topics import TopicEntry, topic_entry
 from firn_controllers.conditions import announcements
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.iceberg_topic import status
+from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.ports import Manifest
 from firn_controllers.queue import Outcome
 from firn_controllers.reconcilers.context import Context
+
+log = logging.getLogger(__name__)
 
 
 class TopicReports:
@@ -18,7 +22,18 @@ class TopicReports:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._refreshed: dict[str, float] = {}  # by uid, when a status was last written, in monotonic seconds
+        self._owners: dict[str, str] = {}  # by uid, the message about an owner that was logged last
         self._expected: dict[str, float] = {}  # by uid, until when a first status waits, in monotonic seconds
+
+    def log_owner(self, entry: TopicEntry, failure: Failure | None) -> None:
+        """Log once which IcebergTopic of another namespace owns the topic or the table. The status must not name it."""
+        owner = failure.owner if failure is not None else ""
+        if owner and self._owners.get(entry.uid) != owner:
+            log.warning("IcebergTopic %s/%s is refused: %s", *entry.name, owner)
+        if owner:
+            self._owners[entry.uid] = owner
+        else:
+            self._owners.pop(entry.uid, None)
 
     async def report(
         self, entry: TopicEntry, document: Manifest, done: Sequence[Announcement] = (), *, soon: bool = False
@@ -66,6 +81,7 @@ class TopicReports:
         """Forget a deleted resource."""
         self._refreshed.pop(uid, None)
         self._expected.pop(uid, None)
+        self._owners.pop(uid, None)
 
     def _put(self, live: Manifest | None, before: TopicEntry) -> TopicEntry | None:
         if live is None:

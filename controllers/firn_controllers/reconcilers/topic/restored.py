@@ -76,7 +76,7 @@ def _not_ours(observed: ObservedTopic, context: Context, target: TableTarget, fo
     table, resource = found.ownership, claimant(observed, context)
     owner = context.topics.by_uid(table.owner)
     if owner is not None and owner.age < observed.entry.age:
-        return checks.conflict(f"table {target.identifier}", owner)
+        return checks.conflict(f"table {target.identifier}", owner, observed.entry.name[0])
     try:
         resource.check(target.identifier, table)
     except ConflictError as error:
