@@ -198,6 +198,28 @@ def test_a_client_without_encryption_gets_no_answer(secure: Secure) -> None:
     assert not any(answered(secure, port) for port in (9092, 9093, 9096, 9097, 9098))
 
 
+def test_a_session_ends_after_an_hour(secure: Secure) -> None:
+    address, client = secure.brokers.address(0), b"\0\x04test"
+    context = ssl.create_default_context(cafile=str(secure.brokers.authority.file))
+    with (
+        socket.create_connection((address, 9096), 10) as plain,
+        context.wrap_socket(plain, server_hostname=address) as connection,
+        connection.makefile("rwb") as stream,
+    ):
+
+        def ask(head: str, body: bytes) -> bytes:
+            request = bytes.fromhex(head) + client + body
+            stream.write(len(request).to_bytes(4, "big") + request)
+            stream.flush()
+            return stream.read(int.from_bytes(stream.read(4), "big"))
+
+        ask("0011 0001 00000001", len(OAUTH).to_bytes(2, "big") + OAUTH.encode())
+        token = f"n,,\1auth=Bearer {secure.token()}\1\1".encode()
+        answer = ask("0024 0001 00000002", len(token).to_bytes(4, "big") + token)
+    assert answer[4:6] == b"\0\0", answer
+    assert int.from_bytes(answer[-8:], "big") == 3_600_000, "milliseconds, as the last field of SaslAuthenticate"
+
+
 def test_what_no_acl_allows_is_denied(secure: Secure) -> None:
     for mechanism in (SCRAM, OAUTH, "certificate"):
         producer = Producer(secure.login(mechanism).librdkafka())

@@ -87,10 +87,16 @@ def test_a_new_fleet_has_only_listeners_that_authenticate() -> None:
 
 def test_every_property_with_access_is_closed_to_the_config_of_the_profile() -> None:
     plain, secure = config_map.properties(fleet(None, Stage.PLAIN)), config_map.properties(fleet(access()))
-    for key in secure.keys() - plain.keys():
+    for key in secure.keys() - plain.keys() - {"connections.max.reauth.ms"}:
         with pytest.raises(ValidationError, match="use the keys of access|would be readable"):
             config(access(), config={key: "other"})
     assert config(None, config={"authorizer.class.name": "example.Authorizer"}).profiles["classic"]
+
+
+def test_the_config_of_the_profile_changes_how_long_a_session_lasts() -> None:
+    key = "connections.max.reauth.ms"
+    managed = fleet(access()), fleet(access(), config={key: "600000"}), fleet(None, Stage.PLAIN)
+    assert [config_map.properties(each).get(key) for each in managed] == ["3600000", "600000", None]
 
 
 def test_brokers_without_access_have_the_template_of_before() -> None:

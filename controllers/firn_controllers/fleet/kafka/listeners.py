@@ -22,6 +22,8 @@ TOKENS_PATH = "/etc/firn/tokens"
 """Directory with a token of the brokers' ServiceAccount, and the keys that verify tokens."""
 KEYS_FILE = "jwks.json"
 TOKEN_FILE = "token"
+SESSION_MS = 3_600_000
+"""Longest session of a client with a password or a token, in milliseconds. After it, the client authenticates again (KIP-368)."""
 _OAUTH = "org.apache.kafka.common.security.oauthbearer"
 _SCRAM = "org.apache.kafka.common.security.scram"
 
@@ -93,6 +95,8 @@ def _rights(fleet: KafkaFleet, access: Access) -> dict[str, str]:
     return {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": ";".join(fleet.super_users),
+        # Without it, a connection outlives the password that it used.
+        "connections.max.reauth.ms": str(SESSION_MS),
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": KEYSTORE,
         "ssl.truststore.type": "PEM",
