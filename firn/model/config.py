@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self
 from urllib.parse import parse_qsl, urlsplit
@@ -446,6 +446,18 @@ class TlsRoutes(Settings):
         return self.broker_hostname.replace("{broker}", str(broker))
 
 
+def network(text: str) -> str:
+    """Return a range of addresses in CIDR notation. Raises ValueError."""
+    try:
+        return str(ip_network(text))
+    except ValueError as error:
+        raise ValueError(f"{error}; write a range of addresses such as 10.0.0.0/8") from None
+
+
+Network = Annotated[str, AfterValidator(network)]
+"""A range of IPv4 or IPv6 addresses, such as ``10.0.0.0/8``."""
+
+
 class External(Settings):
     """A listener for clients outside the cluster: a Service for each broker and a bootstrap Service.
 
@@ -460,6 +472,9 @@ class External(Settings):
     """For NodePort: the node port of the bootstrap Service."""
     hosts: list[str] = []
     """For LoadBalancer: the name that each broker advertises, in the order of the brokers."""
+    source_ranges: list[Network] = []
+    """For LoadBalancer: the addresses that may connect, such as ``10.0.0.0/8`` (``loadBalancerSourceRanges`` of the Services). Empty: all.
+    The cluster's load balancer has to support it."""
     annotations: dict[str, str] = {}
     """Annotations of the Services."""
     tls_route: TlsRoutes | None = None
@@ -469,6 +484,15 @@ class External(Settings):
     def _routes_have_a_gateway(self) -> Self:
         if (self.type == "TLSRoute") != (self.tls_route is not None):
             raise ValueError("type TLSRoute and tlsRoute need each other; set both, or remove both")
+        return self
+
+    @model_validator(mode="after")
+    def _load_balancers_have_ranges(self) -> Self:
+        if self.source_ranges and self.type != "LoadBalancer":
+            raise ValueError(
+                f"sourceRanges limits only Services of type LoadBalancer, and Kubernetes ignores it for {self.type}; remove it, and limit the"
+                " addresses in a firewall or in the Gateway, or choose LoadBalancer"
+            )
         return self
 
     @property

@@ -59,7 +59,9 @@ def external_services(fleet: Fleet) -> list[Manifest]:
         port: dict[str, object] = {"name": "kafka", "port": EXTERNAL_PORT, "targetPort": "external"}
         if settings.type == "NodePort":
             port["nodePort"] = node_port
-        spec = {"type": type_, "selector": selector, "ports": [port]}
+        spec: dict[str, object] = {"type": type_, "selector": selector, "ports": [port]}
+        if settings.source_ranges:
+            spec["loadBalancerSourceRanges"] = settings.source_ranges
         return children.child_object("v1", "Service", name, **fleet.meta(annotations=settings.annotations), spec=spec)
 
     prefix = external_prefix(fleet)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from firn.model import names
 from firn.model.conditions import Reason
@@ -254,6 +255,33 @@ def test_every_broker_has_its_own_external_service() -> None:
     assert bootstrap["spec"]["ports"][0]["nodePort"] == 31000
     assert [manifest["spec"]["ports"][0]["nodePort"] for manifest in brokers] == [31001, 31002, 31003]
     assert brokers[1]["spec"]["selector"]["statefulset.kubernetes.io/pod-name"] == "firn-broker-classic-1"
+
+
+@pytest.mark.parametrize("profile", [{}, gen.diskless()], ids=["kafka", "diskless"])
+def test_load_balancers_admit_only_the_source_ranges(profile: dict[str, Any]) -> None:
+    found = []
+    for ranges in ([], ["10.0.0.0/8", "2001:db8::/32"]):
+        external = {"type": "LoadBalancer", "hosts": ["a", "b", "c"], "sourceRanges": ranges}
+        configured = gen.config(profiles={"classic": {**profile, "replicas": 3, "external": external}})
+        services = builders.external_services(kinds.managed_fleet(configured, "classic", OWNER, None))
+        found.append([each["spec"].get("loadBalancerSourceRanges") for each in services])
+    assert found == [[None] * 4, [["10.0.0.0/8", "2001:db8::/32"]] * 4]
+
+
+@pytest.mark.parametrize(
+    ("external", "message"),
+    [
+        ({"sourceRanges": ["10.0.0.0/8"]}, "sourceRanges .* Kubernetes ignores it for NodePort; remove it"),
+        (
+            {"type": "LoadBalancer", "sourceRanges": ["10.0.0.1/8"]},
+            "10.0.0.1/8 has host bits set; write a range of addresses such as 10.0.0.0/8",
+        ),
+        ({"type": "LoadBalancer", "sourceRanges": ["office"]}, "'office' .*; write a range of addresses"),
+    ],
+)
+def test_source_ranges_without_an_effect_are_refused(external: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        fleet(external=external)
 
 
 def test_a_load_balancer_needs_a_name_for_each_broker() -> None:
