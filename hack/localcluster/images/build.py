@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,9 @@ from hack.support.progress import Failure, say, side_by_side, step
 
 SOURCE = REPOSITORY / "hack" / "images"
 """The directory of the Dockerfiles and of the scripts of images."""
+
+SBOMS = Path("dist") / "sbom"
+"""The directory of the lists of packages, below the working directory."""
 
 _KEPT = 3
 """Number of images of one name that stay: the current one and a few earlier ones."""
@@ -408,7 +411,7 @@ def version() -> str:
     return project.partition('\nversion = "')[2].partition('"')[0]
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Run `hack/images/build`."""
     parser = argparse.ArgumentParser(prog="hack/images/build", description=__doc__)
     parser.add_argument(
@@ -430,16 +433,19 @@ def main() -> int:
         "--sbom",
         metavar="DIRECTORY",
         type=Path,
-        help="write a list of the packages in each image to DIRECTORY/NAME.cdx.json (CycloneDX)",
+        help="write a list of the packages in each image to DIRECTORY/NAME.cdx.json (CycloneDX). With --push, the build always does;"
+        f" without DIRECTORY, to {SBOMS}",
     )
     parser.add_argument("--load", action="store_true", help="load the images into the running cluster")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     try:
         names = arguments.names or [name for name in IMAGES if image(name).code or not arguments.push]
         built = push_all(names, arguments.push, arguments.tag) if arguments.push else build_all(names)
-        if arguments.sbom:
+        # To list packages, the build reads all files of an image. Images that are only for the local cluster do not need a list.
+        directory = arguments.sbom or (SBOMS if arguments.push else None)
+        if directory:
             builder = Engine(container_engine() or "docker") if arguments.push else chosen_builder()
-            write_sboms(names, builder, arguments.sbom, arguments.tag)
+            write_sboms(names, builder, directory, arguments.tag)
         if arguments.load:
             provider = choose("auto", Layout(cluster_directory()))
             side_by_side(*(lambda reference=reference: provider.load(reference) for reference in built.values()))

@@ -168,3 +168,22 @@ def test_each_image_has_a_file(layers: list[Path], tmp_path: Path) -> None:
     document = json.loads((tmp_path / "sbom" / "firn-broker.cdx.json").read_text())
     validate(document)
     assert document["metadata"]["component"]["version"] == "1.2"
+
+
+@pytest.mark.parametrize(
+    ("words", "directory"),
+    [
+        (["--push", "registry.example.com/data"], "dist/sbom"),
+        (["--push", "registry.example.com/data", "--sbom", "lists"], "lists"),
+        (["--sbom", "lists"], "lists"),
+        ([], None),
+    ],
+)
+def test_each_push_lists_the_packages(words: list[str], directory: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Any] = []
+    monkeypatch.setattr(build, "push_all", lambda names, *_: dict.fromkeys(names, "reference"))
+    monkeypatch.setattr(build, "build_all", lambda names: dict.fromkeys(names, "reference"))
+    monkeypatch.setattr(build, "chosen_builder", lambda: None)
+    monkeypatch.setattr(build, "write_sboms", lambda names, _, place, tag: written.append((names, str(place), tag)))
+    assert build.main(["firn-operator", *words, "--tag", "7"]) == 0
+    assert written == ([(["firn-operator"], directory, "7")] if directory else [])
