@@ -1,5 +1,6 @@
 """500 users and 5,000 topics: the number of calls follows the number of changes, not the product."""
 
+import gc
 import json
 import resource
 import time
@@ -10,6 +11,7 @@ from firn_controllers.ports import Manifest, PrincipalState
 from firn_controllers.queue import Lane
 from tests import gen
 from tests.fakes.world import World
+from tests.listed_messages import check_listed
 
 USERS, TOPICS, TEAMS = 500, 5_000, 50
 
@@ -40,11 +42,14 @@ class Figures(dict[str, float]):
 
     def timed(self, name: str, seconds: float, longest: float) -> None:
         self[name] = round(seconds, 2)
-        self["longest reconcile"] = round(max(longest, self.get("longest reconcile", 0.0)), 3)
+        self[f"{name}, the longest"] = round(longest, 3)
 
 
 async def reconciled(world: World, figures: Figures, name: str) -> int:
     """Reconcile the waiting users until none waits. Return the number of reconciles."""
+    # The pauses of the garbage collector depend on the objects of all tests before this one.
+    gc.collect()
+    gc.disable()
     schedule, count, longest, started = world.operator.queue.schedule, 0, 0.0, time.thread_time()
     for _ in range(4):
         schedule.release()
@@ -57,12 +62,15 @@ async def reconciled(world: World, figures: Figures, name: str) -> int:
                 schedule.done(key, outcome)
         world.clock.advance(3.0)
     figures.timed(name, time.thread_time() - started, longest)
+    gc.enable()
     return count
 
 
 @pytest.mark.slow
 async def test_500_users_of_5000_topics_cost_calls_for_each_change_only(world: World) -> None:
     figures = Figures()
+    # The fakes compile the patterns of all messages at the first one.
+    check_listed("the spec is valid")
     await reconciled(world, figures, "first reconciles")
     access, secrets = world.access.calls, world.secrets.calls
     assert (access["put_credential"], secrets["write"]) == (USERS, USERS)
@@ -92,4 +100,7 @@ async def test_500_users_of_5000_topics_cost_calls_for_each_change_only(world: W
     figures["peak memory in MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(json.dumps(figures))  # docs/performance.md has them
     assert figures["first reconciles"] < 60
-    assert figures["longest reconcile"] < 3, "other reconciles and probes wait for so long"
+    # Other reconciles and probes wait for so long.
+    for step in ("first reconciles", "a label of a topic", "nothing changed"):
+        assert figures[f"{step}, the longest"] < 0.2, "a user of 100 topics does not stall the operator"
+    assert figures["a user of all topics, the longest"] < 0.5
