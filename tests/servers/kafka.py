@@ -85,6 +85,8 @@ STOCK = (
 )
 """The JVM flags of Kafka's own start script, for benchmarks."""
 
+LOG_SETTINGS = Path(__file__).parents[2] / "hack" / "images" / "kafka" / "config" / "log4j2.yaml"
+
 
 def program(main: str, *arguments: str, flags: Sequence[str] = SMALL, jars: str = "kafka") -> list[str]:
     """Return the command of a program in the published jars: those of the server, or those that ``jars`` names."""
@@ -93,7 +95,9 @@ def program(main: str, *arguments: str, flags: Sequence[str] = SMALL, jars: str 
     # The archive fits only these jars and flags.
     if jars == "kafka" and flags == SMALL and ARCHIVE.exists():
         flags = (*flags, f"-XX:SharedArchiveFile={ARCHIVE}")
-    return ["java", *flags, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{directory}/*", main, *arguments]
+    # A broker logs as in the image. Tools print their results only.
+    logging = [f"-Dlog4j2.configurationFile={LOG_SETTINGS}"] if main == "kafka.Kafka" else []
+    return ["java", *flags, *logging, "-cp", f"{directory}/*", main, *arguments]
 
 
 def tool(bootstrap: str, name: str, *arguments: str) -> str:

@@ -1,4 +1,7 @@
-"""Requests of a Kafka client for a topic and a group on which it has no rights, and their results."""
+"""Requests of a Kafka client for a topic and a group on which it has no rights, their results, and their traces in logs."""
+
+import json
+import re
 
 KAFKA = """
 import json, sys, time
@@ -94,9 +97,30 @@ REFUSED = {
 }
 """Attempt -> its result."""
 
+DENIED_BY_KAFKA = re.compile(
+    r"Principal = (?P<principal>\S+) is Denied operation = (?P<operation>\w+) from host = \S+ "
+    r"on resource = (?P<type>\w+):LITERAL:(?P<name>\S+) "
+)
+"""A line of the log of Apache Kafka, from ``kafka.authorizer.logger``."""
+
+
+def audited(log: str, principal: str) -> set[tuple[str, str]]:
+    """Return the operations and resources that the log of a broker of either kind says were denied to a principal."""
+    found: set[tuple[str, str]] = set()
+    for line in log.splitlines():
+        if kafka := DENIED_BY_KAFKA.search(line):
+            if kafka["principal"] == principal:
+                operation = "".join(word.capitalize() for word in kafka["operation"].split("_"))
+                found.add((operation, f"{kafka['type']}:{kafka['name']}"))
+        elif line.startswith("{"):
+            entry = json.loads(line)
+            if entry.get("audit") and entry["event"] == "access denied" and entry["principal"] == principal:
+                found.add((entry["operation"], entry["resource"]))
+    return found
+
 
 def denials(topic: str, group: str) -> set[tuple[str, str]]:
-    """Return the operations and resources that the audit log must have after all attempts.
+    """Return the operations and resources that the log of a broker must have after all attempts.
 
     librdkafka looks for a topic and for the coordinator of a group first, so many attempts end with Describe."""
     return {
