@@ -1,9 +1,15 @@
 """Search logs, Events, objects and argument lists for the credentials that the tests have created."""
 
 import base64
+import itertools
 import json
+import os
+import re
+import shutil
+import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +29,86 @@ KINDS = (
 )  # fmt: skip
 
 
+LOGS = quickstart.STATE / "node" / "log" / "pods"
+"""The log files of all containers of the local cluster."""
+SHAPES = re.compile(r"eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{40,}|-----BEGIN [A-Z ]*PRIVATE KEY")
+"""The shapes of a token of a ServiceAccount and of a private key, which need not be in a Secret."""
+
+
 class Collector:
-    """Collects the credentials in all Secrets of the cluster while tests run, because tests delete their Secrets."""
+    """Collects credentials, and what may contain them, while tests run.
+
+    Tests delete their Secrets, pods and namespaces, so one look at the end would miss most of them. A log file gets a
+    second name, so that it stays after its pod."""
 
     def __init__(self) -> None:
         self.found: set[str] = set()
+        self.texts: dict[str, str] = {}
+        """Place -> its latest text, of objects, Events and argument lists."""
+        self._logs: Path | None = None
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="credentials", daemon=True)
 
     def start(self) -> None:
+        # A second name needs the file system of the first one.
+        self._logs = Path(tempfile.mkdtemp(prefix="logs-", dir=LOGS.parent))
         self._thread.start()
 
     def stop(self) -> None:
         self._end.set()
         self._thread.join(60)
+        if self._logs is not None:
+            shutil.rmtree(self._logs)
 
     def look(self) -> None:
-        """Add the credentials of the Secrets that exist now."""
+        """Add the credentials, logs, argument lists, Events and objects that exist now."""
+        self._look_at_short_lives()
+        self._look_at_objects()
+
+    def _look_at_short_lives(self) -> None:
+        self._look_at_secrets()
+        self._look_at_logs()
+        self._look_at_processes()
+
+    def _look_at_objects(self) -> None:
+        for path in KINDS:
+            for item in _items(path):
+                metadata = item["metadata"]
+                place = f"{path.rpartition('/')[2]} {metadata['namespace']}/{metadata['name']}"
+                self.texts[place] = json.dumps(item)
+
+    def places_with(self, *values: str) -> set[str]:
+        """Return the places whose text contains one of the values, also in base64."""
+        wanted = [form for value in values for form in _forms(value)]
+        return {place for place, text in self._all() if any(form in text for form in wanted)}
+
+    def places_with_shapes(self) -> set[str]:
+        """Return the places whose text contains a token or a private key."""
+        return {place for place, text in self._all() if SHAPES.search(text)}
+
+    def _all(self) -> Iterator[tuple[str, str]]:
+        yield from list(self.texts.items())
+        assert self._logs is not None
+        for file in self._logs.iterdir():
+            namespace, pod, _ = file.name.split("_", 2)
+            yield f"log {namespace}/{pod}", file.read_text(errors="replace")
+
+    def _look_at_logs(self) -> None:
+        """Give each log file a second name. The kubelet names it NAMESPACE_POD_UID/CONTAINER/NUMBER.log."""
+        assert self._logs is not None
+        for file in LOGS.glob("*/*/*.log*"):
+            directory, container, name = file.parts[-3:]
+            # The kubelet renames a full log, so the inode tells files apart.
+            with suppress(FileNotFoundError, FileExistsError):
+                os.link(file, self._logs / f"{directory}_{container}_{name}_{file.stat().st_ino}")
+
+    def _look_at_processes(self) -> None:
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):  # The process has ended.
+                text = process.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                self.texts[f"process {text[:200]} {process.parent.name}"] = text
+
+    def _look_at_secrets(self) -> None:
         for secret in _items("/api/v1/secrets"):
             if secret["type"] not in ("Opaque", "kubernetes.io/tls"):
                 continue
@@ -49,17 +118,15 @@ class Collector:
                     self.found.add(text)
 
     def _run(self) -> None:
-        while not self._end.wait(2):
-            self.look()
+        for number in itertools.count():
+            self._look_at_short_lives()
+            if number % 5 == 0:
+                self._look_at_objects()
+            if self._end.wait(2):
+                return
 
 
 COLLECTOR = Collector()
-
-
-def places_with(values: Iterable[str]) -> set[str]:
-    """Return the places whose text contains one of the values, also in base64: objects, logs, and processes."""
-    wanted = [form for value in values for form in _forms(value)]
-    return {place for place, text in _texts() if any(form in text for form in wanted)}
 
 
 def _forms(value: str) -> Iterator[str]:
@@ -69,32 +136,6 @@ def _forms(value: str) -> Iterator[str]:
     yield value
     yield json.dumps(value)[1:-1]
     yield base64.b64encode(value.encode()).decode().rstrip("=")[:-1]
-
-
-def _texts() -> Iterator[tuple[str, str]]:
-    for path in KINDS:
-        for item in _items(path):
-            metadata = item["metadata"]
-            yield f"{path.rpartition('/')[2]} {metadata['namespace']}/{metadata['name']}", json.dumps(item)
-    for pod in _items("/api/v1/pods"):
-        yield from _logs(pod)
-    for process in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            yield f"process {process.parent.name}", process.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:  # The process has ended.
-            continue
-
-
-def _logs(pod: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the logs of a pod's containers, of this run and of the one before."""
-    namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
-    spec = pod["spec"]
-    for container in (*spec.get("initContainers", ()), *spec["containers"]):
-        for previous in ("false", "true"):
-            path = f"/api/v1/namespaces/{namespace}/pods/{name}/log?container={container['name']}&previous={previous}"
-            code, body = quickstart.read(path)
-            if code == 200:
-                yield f"log {namespace}/{name}", body.decode(errors="replace")
 
 
 def _items(path: str) -> list[dict[str, Any]]:

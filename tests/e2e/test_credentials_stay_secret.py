@@ -2,9 +2,18 @@
 
 import secrets
 
-from hack.quickstart import SYSTEM, apply, kubectl
-from tests.e2e.credentials import COLLECTOR, places_with
+from hack import quickstart
+from hack.quickstart import SYSTEM, apply, await_until, kubectl
+from tests.e2e.credentials import COLLECTOR
 from tests.e2e.topics import await_ready, topic_manifest
+
+
+def speak(text: str, namespace: str) -> None:
+    """Run the pod ``speaker``, and wait until the search has found its log."""
+    pod = quickstart.client_pod("speaker", namespace)
+    pod["spec"]["containers"][0]["command"] = ["sh", "-c", f"echo {text}; exec sleep 600"]
+    quickstart.apply(pod)
+    await_until("the log is found", lambda: f"log {namespace}/speaker" in COLLECTOR.places_with(text), timeout=120)
 
 
 def test_no_credential_is_in_a_log_an_event_an_object_or_an_argument_list(namespace: str) -> None:
@@ -12,13 +21,17 @@ def test_no_credential_is_in_a_log_an_event_an_object_or_an_argument_list(namesp
     canary = f"canary-{secrets.token_hex(6)}"
     apply(topic_manifest(canary, namespace))
     await_ready(canary, namespace)
-    places = {place.rpartition("/")[0] for place in places_with([canary])}
-    assert places >= {f"icebergtopics {namespace}", f"configmaps {SYSTEM}", f"events {namespace}"}
-    assert f"log {SYSTEM}" in {place.rpartition("/")[0] for place in places_with(["timestamp"])}
-    assert any(place.startswith("process ") for place in places_with(["firn_operator"]))
-
     COLLECTOR.look()
+    places = {place.rpartition("/")[0] for place in COLLECTOR.places_with(canary)}
+    assert places >= {f"icebergtopics {namespace}", f"configmaps {SYSTEM}", f"events {namespace}"}
+    assert f"log {SYSTEM}" in {place.rpartition("/")[0] for place in COLLECTOR.places_with("timestamp")}
+    assert any(place.startswith("process ") for place in COLLECTOR.places_with("firn_operator"))
+    speak(canary, namespace)
+    kubectl("-n", namespace, "delete", "pod", "speaker", "--grace-period=0", "--force")
+    assert f"log {namespace}/speaker" in COLLECTOR.places_with(canary), "the search knows the logs of deleted pods"
+
     password = kubectl("-n", SYSTEM, "get", "secret", "firn-postgres", "-o", "jsonpath={.data.password}")
     assert password, "the quick start has a password"
     assert len(COLLECTOR.found) >= 3, "the release has credentials of its stores"
-    assert places_with(COLLECTOR.found) == set()
+    assert COLLECTOR.places_with(*COLLECTOR.found) == set()
+    assert COLLECTOR.places_with_shapes() == set()
