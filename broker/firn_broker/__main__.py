@@ -205,7 +205,7 @@ async def _serve(settings: BrokerSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     broker = Broker(make_ports(settings, SystemClock(), random.Random()), settings)
-    server = Server(settings.connections)
+    server = Server(settings.connections, broker.audit)
     # Bind before joining: a broker that cannot listen must not become a node.
     bound: dict[str, tuple[str, int]] = {}
     places: dict[str, Endpoint] = {}

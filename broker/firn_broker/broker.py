@@ -1,8 +1,9 @@
 """The broker: its parts, composed from its ports, and its background tasks. The handlers of APIs work with it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from firn_broker import metrics
 from firn_broker.access.admissions import Proofs, admission
 from firn_broker.access.audit import Audit
 from firn_broker.access.authorizer import Authorizer
+from firn_broker.access.changes import Attempt
 from firn_broker.access.directory import AccessDirectory
 from firn_broker.access.mechanisms.jwks import key_set
 from firn_broker.access.mechanisms.scram import Credentials
@@ -28,6 +30,7 @@ from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
 from firn_broker.cluster.producer_ids import ProducerIds
 from firn_broker.groups.coordinator import GroupCoordinator
+from firn_broker.groups.group import GroupError
 from firn_broker.groups.lag import GroupLag
 from firn_broker.log.blocks import BlockCache
 from firn_broker.log.checks import Checks
@@ -42,13 +45,13 @@ from firn_broker.maintenance.compaction import Compaction
 from firn_broker.maintenance.orphans import OrphanSweep
 from firn_broker.maintenance.retention import Maintenance
 from firn_broker.network.budget import Budget
-from firn_broker.network.router import Client, Route, Router
+from firn_broker.network.router import Call, Client, Route, Router
 from firn_broker.network.server import Entrance
 from firn_broker.ports import MetadataStore, ObjectStore, SubjectLookup
 from firn_broker.settings import BrokerSettings, DirectorySettings, Listener
 from firn_broker.storage.put_budget import BUCKET_PUTS, DIRECTORY_PUTS, PutBudget
 from firn_broker.topics.configs import TopicConfigs
-from firn_broker.topics.creation import TopicCreator
+from firn_broker.topics.creation import TopicCreator, TopicError
 from firn_broker.topics.gate import SchemaGate
 from firn_broker.topics.registries import HttpRegistries
 from firn_broker.topics.topic_metadata import TopicMetadata
@@ -245,10 +248,30 @@ class Broker:
             if (endpoint := node.address.endpoint(client.listener)) is not None
         ]
 
-    def note_change(self, client: Client, change: str, type: ResourceType, name: str) -> None:
-        """Note an administrative change in the audit log, by the name of the API that made it."""
-        if not self.authorizer.open:
-            self.audit.changed(client.caller, change, type, name)
+    @contextmanager
+    def changing(self, call: Call, resources: Iterable[tuple[ResourceType, str]]) -> Iterator[Attempt]:
+        """Note the changes that are made within this context in the audit log, if the caller sets `Attempt.made`.
+
+        If an error leaves their outcome unknown, they are noted so: they may have taken effect."""
+        attempt = Attempt(list(resources))
+        try:
+            yield attempt
+        except BaseException as error:
+            if not isinstance(error, TopicError | GroupError) or isinstance(error.__cause__, UnavailableError):
+                self._note(call, attempt, unknown=True)
+            raise
+        if attempt.made:
+            self._note(call, attempt)
+
+    def _note(self, call: Call, attempt: Attempt, *, unknown: bool = False) -> None:
+        if self.authorizer.open:
+            return
+        if call.changes is None:
+            operation = next(
+                (route.name for route in self.routes if route.key == call.header.api), str(call.header.api)
+            )
+            call.changes = self.audit.changes(call.client.caller, operation)
+        call.changes.note(attempt, unknown=unknown)
 
     def observe(self) -> None:
         """Update the gauges that are read from the parts."""

@@ -1,8 +1,11 @@
-"""The audit log: denied operations, failed authentications, connections without TLS and administrative changes, as lines of the broker's log.
+"""The audit log: denied operations, failed authentications, refused connections, connections without TLS and administrative changes,
+as lines of the broker's log.
 
 A line names the principal, its address, the operation and the resource. It contains neither passwords nor tokens, nor
 values of configs. The first denial has a line at once. Repetitions have one line a minute with their count. So clients
-cannot fill the log or the memory: what exceeds the bounds is only counted."""
+cannot fill the log or the memory: what exceeds the bounds is only counted.
+
+Connections that the broker closes for other reasons have the same bounds, and their lines are not part of the audit log."""
 
 import asyncio
 from collections import Counter, OrderedDict
@@ -12,6 +15,7 @@ import structlog
 
 from firn.model.clock import Clock
 from firn_broker import metrics
+from firn_broker.access.changes import ChangeLog, Changes, resource, short
 from firn_broker.access_types import Caller, Operation, ResourceType
 
 log = structlog.get_logger()
@@ -22,10 +26,6 @@ EVENTS = 1_000
 """Different events of one period that have lines of their own."""
 EVENTS_OF_SOURCE = 20
 """Different events of one principal or address that have lines of their own. Others would lose theirs."""
-CHANGES = 200
-"""Lines about changes of one principal within a period of `REPEAT_SECONDS`, so that no other principal hides its changes."""
-CHARACTERS = 255
-"""Characters of a name in a line."""
 
 Fields = tuple[tuple[str, str], ...]
 
@@ -42,9 +42,10 @@ class _Event:
 class _Events:
     """Events of one kind. Each has a line at once, and then one for all its repetitions of a period."""
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    def __init__(self, name: str, clock: Clock, *, audit: bool = True) -> None:
         self._name = name
         self._clock = clock
+        self._audit = {"audit": True} if audit else {}
         self._events: OrderedDict[Fields, _Event] = OrderedDict()
         """In the order of their last lines."""
         self._of_source: Counter[str] = Counter()
@@ -81,21 +82,25 @@ class _Events:
     def _write(self, fields: Fields, source: str, **count: int) -> None:
         self._events[fields] = _Event(source, self._clock.monotonic())
         self._of_source[source] += 1
-        log.info(self._name, audit=True, **dict(fields), **count)
+        log.info(self._name, **self._audit, **dict(fields), **count)
 
 
 class Audit:
     """Writes the audit log."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
         self._denials = _Events("access denied", clock)
         self._failures = _Events("authentication failed", clock)
+        self._handshakes = _Events("TLS handshake failed", clock)
+        self._refused = _Events("connection refused", clock)
+        self._unauthenticated = _Events("connection closed", clock)
+        self._closed = _Events("connection closed", clock, audit=False)
         self._unencrypted = _Events("connection without encryption", clock)
-        self._changes: Counter[str] = Counter()
-        """Changes of each principal."""
-        self._period = 0.0
-        """When the counted changes began."""
+        self._events = (
+            self._denials, self._failures, self._handshakes, self._refused, self._unauthenticated, self._closed,
+            self._unencrypted,
+        )  # fmt: skip
+        self._changes = ChangeLog(clock)
 
     def denied(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> None:
         """Note that ACLs denied an operation."""
@@ -104,57 +109,50 @@ class Audit:
         self._denials.note(
             caller.principal,
             (
-                ("principal", _short(caller.principal)), ("address", caller.host), ("operation", named),
-                ("resource", _resource(type, name)),
+                ("principal", short(caller.principal)), ("address", caller.host), ("operation", named),
+                ("resource", resource(type, name)),
             ),
         )  # fmt: skip
 
     def failed(self, address: str, mechanism: str, reason: str) -> None:
         """Note that a client at ``address`` failed to authenticate. The reason may name the user."""
-        self._failures.note(
-            address, (("address", address), ("mechanism", _short(mechanism)), ("reason", _short(reason)))
-        )
+        self._failures.note(address, (("address", address), ("mechanism", short(mechanism)), ("reason", short(reason))))
+
+    def handshake_failed(self, address: str, reason: str) -> None:
+        """Note that a TLS handshake failed for another reason than the certificate of the client."""
+        self._handshakes.note(address, (("address", address), ("reason", short(reason))))
+
+    def refused(self, address: str, reason: str) -> None:
+        """Note a connection that exceeded a limit of connections."""
+        self._refused.note(address, (("address", address), ("reason", short(reason))))
+
+    def closed(self, address: str, client: str, reason: str, *, authenticated: bool) -> None:
+        """Note a connection that the broker closed, with the id that the client states."""
+        events = self._closed if authenticated else self._unauthenticated
+        events.note(address, (("address", address), ("client", short(client)), ("reason", short(reason))))
 
     def unencrypted(self, caller: Caller, client: str) -> None:
         """Note a connection without TLS, by the id that the client states, while other listeners have TLS."""
         self._unencrypted.note(
-            caller.host,
-            (("address", caller.host), ("principal", _short(caller.principal)), ("client", _short(client))),
+            caller.host, (("address", caller.host), ("principal", short(caller.principal)), ("client", short(client)))
         )
 
-    def changed(self, caller: Caller, change: str, type: ResourceType, name: str) -> None:
-        """Note an administrative change, by the name of the API that made it."""
-        now = self._clock.monotonic()
-        if now - self._period >= REPEAT_SECONDS:
-            self._period = now
-            self._changes.clear()
-        # Only clients with a principal that may change something are counted, so these are few.
-        self._changes[caller.principal] += 1
-        if self._changes[caller.principal] > CHANGES:
-            metrics.AUDIT_OMITTED.inc()
-            return
-        log.info(
-            "changed", audit=True, principal=_short(caller.principal), address=caller.host, operation=change,
-            resource=_resource(type, name),
-        )  # fmt: skip
+    def changes(self, caller: Caller, operation: str) -> Changes:
+        """Return the changes of a request, by the name of its API."""
+        return Changes(self._changes, caller, operation)
 
     async def keep(self) -> None:
         """Write the lines about repetitions when they are due, until cancelled."""
-        while True:
-            await asyncio.sleep(REPEAT_SECONDS)
-            self._denials.flush()
-            self._failures.flush()
-            self._unencrypted.flush()
+        try:
+            while True:
+                await asyncio.sleep(REPEAT_SECONDS)
+                for events in self._events:
+                    events.flush()
+                self._changes.flush()
+        finally:
+            self._changes.flush(ended=True)
 
 
 def _name(operation: Operation) -> str:
     """Return the name of an operation as Kafka's tools write it, for example ``DescribeConfigs``."""
     return operation.name.title().replace("_", "")
-
-
-def _resource(type: ResourceType, name: str) -> str:
-    return f"{type.name.title().replace('_', '')}:{_short(name)}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= CHARACTERS else text[:CHARACTERS] + "…"

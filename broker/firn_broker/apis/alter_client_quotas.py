@@ -52,10 +52,9 @@ async def handle(broker: Broker, request: AlterClientQuotasRequest, call: Call) 
         except _InvalidError as error:
             messages[entity] = str(error)
     if changes and not request.validate_only:
-        await broker.metadata_store.access.change_quotas(changes)
-        for entity in changes:
-            name = ",".join(f"{type}={name or '<default>'}" for type, name in entity)
-            broker.note_change(call.client, "AlterClientQuotas", ResourceType.CLUSTER, name)
+        with broker.changing(call, ((ResourceType.CLUSTER, _named(entity)) for entity in changes)) as attempt:
+            await broker.metadata_store.access.change_quotas(changes)
+            attempt.made = True
         await broker.access.refresh()
     return {
         "entries": [
@@ -68,6 +67,10 @@ async def handle(broker: Broker, request: AlterClientQuotasRequest, call: Call) 
 def failed(request: AlterClientQuotasRequest, code: ErrorCode, message: str | None = None) -> Fields:
     """Answer with an error for each entity."""
     return {"entries": [_result(entity, code, message) for entity in dict.fromkeys(map(_entity, request.entries))]}
+
+
+def _named(entity: Entity) -> str:
+    return ",".join(f"{type}={name or '<default>'}" for type, name in entity)
 
 
 def _entity(change: QuotaChange) -> Entity:

@@ -64,9 +64,9 @@ async def alter(broker: Broker, call: Call, resource: R, change: Change[R], *, v
     elif broker.authorizer.forbids(call.client, Operation.ALTER_CONFIGS, ResourceType.TOPIC, name):
         error, message = ErrorCode.topic_authorization_failed, None
     else:
-        error, message = await _alter(broker, name, resource, change, validate_only=validate_only)
-        if not error and not validate_only:
-            broker.note_change(call.client, "AlterConfigs", ResourceType.TOPIC, name)
+        with broker.changing(call, () if validate_only else [(ResourceType.TOPIC, name)]) as attempt:
+            error, message = await _alter(broker, name, resource, change, validate_only=validate_only)
+            attempt.made = not error
     return {"error_code": error, "error_message": message, "resource_type": kind, "resource_name": name}
 
 

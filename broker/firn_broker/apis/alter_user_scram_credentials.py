@@ -6,6 +6,7 @@ So no password reaches the broker. A request changes each user at most once, as 
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
@@ -53,11 +54,10 @@ async def handle(broker: Broker, request: AlterUserScramCredentialsRequest, call
     put = [_credential(each) for each in request.upsertions if errors[each.name] is None]
     delete = [_key(each) for each in request.deletions if errors[each.name] is None]
     if put or delete:
-        for key in await broker.metadata_store.access.change_credentials(put, delete):
-            errors[key.user] = MISSING
-        for user in errors:
-            if errors[user] is None:
-                broker.note_change(call.client, "AlterUserScramCredentials", ResourceType.USER, user)
+        with broker.changing(call, _unrefused(errors)) as attempt:
+            for key in await broker.metadata_store.access.change_credentials(put, delete):
+                errors[key.user] = MISSING
+            attempt.resources, attempt.made = _unrefused(errors), True
         await broker.access.refresh()
     return {"results": [_result(user, error) for user, error in errors.items()]}
 
@@ -67,6 +67,10 @@ def failed(request: AlterUserScramCredentialsRequest, code: ErrorCode, message: 
     return {
         "results": [_result(user, (code, message)) for user in dict.fromkeys(each.name for each in _changes(request))]
     }
+
+
+def _unrefused(errors: Mapping[str, Error | None]) -> list[tuple[ResourceType, str]]:
+    return [(ResourceType.USER, user) for user, error in errors.items() if error is None]
 
 
 def _changes(request: AlterUserScramCredentialsRequest) -> list[Change]:

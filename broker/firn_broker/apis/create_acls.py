@@ -14,7 +14,7 @@ from firn_broker.access_types import (
     Permission,
     ResourceType,
 )
-from firn_broker.apis.describe_acls import note_changes
+from firn_broker.apis.describe_acls import rules
 from firn_broker.broker import Broker
 from firn_broker.network.router import Call
 from firn_broker.wire.requests import AclCreation, CreateAclsRequest
@@ -43,14 +43,14 @@ async def handle(broker: Broker, request: CreateAclsRequest, call: Call) -> Fiel
     acls = [outcome for outcome in outcomes if isinstance(outcome, Acl)]
     code, message = ErrorCode.none, None
     most = broker.settings.authorization.max_acls
-    if acls and not await broker.metadata_store.access.create_acls(acls, most):
-        code, message = (
-            ErrorCode.policy_violation,
-            f"The cluster may have at most {most} ACLs (authorization.maxAcls).",
-        )
-    elif acls:
-        note_changes(broker, call, "CreateAcls", acls)
-        await broker.access.refresh()
+    if acls:
+        with broker.changing(call, rules(acls)) as attempt:
+            attempt.made = await broker.metadata_store.access.create_acls(acls, most)
+        if attempt.made:
+            await broker.access.refresh()
+        else:
+            code = ErrorCode.policy_violation
+            message = f"The cluster may have at most {most} ACLs (authorization.maxAcls)."
     return {
         "results": [
             {"error_code": code, "error_message": message}

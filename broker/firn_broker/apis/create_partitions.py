@@ -64,10 +64,11 @@ async def _grow(broker: Broker, call: Call, requested: CreatePartitionsTopic) ->
     strict = call.version >= STRICT
     if strict and call.exceeds(broker.quotas, Quota.MUTATIONS):
         return ErrorCode.throttling_quota_exceeded, THROTTLED
-    if not await broker.metadata_store.topics.grow_topic(topic.id, requested.count):
+    with broker.changing(call, [(ResourceType.TOPIC, requested.name)]) as attempt:
+        attempt.made = await broker.metadata_store.topics.grow_topic(topic.id, requested.count)
+    if not attempt.made:
         return ErrorCode.unknown_topic_or_partition, None
     call.count(broker.quotas, Quota.MUTATIONS, requested.count - topic.partitions, strict=strict)
-    broker.note_change(call.client, "CreatePartitions", ResourceType.TOPIC, requested.name)
     return ErrorCode.none, None
 
 

@@ -46,19 +46,21 @@ async def handle(broker: Broker, request: CreateTopicsRequest, call: Call) -> Fi
                 raise TopicError(ErrorCode.topic_authorization_failed, "Authorization failed.")
             if strict and not request.validate_only and call.exceeds(broker.quotas, Quota.MUTATIONS):
                 raise TopicError(ErrorCode.throttling_quota_exceeded, THROTTLED)
-            topic = await broker.topics.create(
-                requested.name,
-                _partitions(requested),
-                {config.name: config.value for config in requested.configs},
-                validate_only=request.validate_only,
-            )
+            creates = not request.validate_only
+            with broker.changing(call, [(ResourceType.TOPIC, requested.name)] if creates else ()) as attempt:
+                topic = await broker.topics.create(
+                    requested.name,
+                    _partitions(requested),
+                    {config.name: config.value for config in requested.configs},
+                    validate_only=request.validate_only,
+                )
+                attempt.made = creates
         except TopicError as error:
             topics.append(_refused(requested.name, error))
         else:
             topics.append(_created(broker, topic, described=topic.name not in undescribed))
-            if not request.validate_only:
+            if creates:
                 call.count(broker.quotas, Quota.MUTATIONS, topic.partitions, strict=strict)
-                broker.note_change(call.client, "CreateTopics", ResourceType.TOPIC, topic.name)
     return {"topics": topics}
 
 

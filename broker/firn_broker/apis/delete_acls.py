@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
 from firn_broker.access_types import CLUSTER_NAME, Acl, Operation, ResourceType
-from firn_broker.apis.describe_acls import UnknownCodeError, acl_filter, matching, note_changes
+from firn_broker.apis.describe_acls import UnknownCodeError, acl_filter, matching, rules
 from firn_broker.broker import Broker
 from firn_broker.network.router import Call
 from firn_broker.wire.requests import DeleteAclsRequest
@@ -33,8 +33,9 @@ async def handle(broker: Broker, request: DeleteAclsRequest, call: Call) -> Fiel
         deleted |= dict.fromkeys(found)
         results.append({"error_code": ErrorCode.none, "error_message": None, "matching_acls": partial(_entries, found)})
     if deleted:
-        await broker.metadata_store.access.delete_acls(list(deleted))
-        note_changes(broker, call, "DeleteAcls", deleted)
+        with broker.changing(call, rules(deleted)) as attempt:
+            await broker.metadata_store.access.delete_acls(list(deleted))
+            attempt.made = True
         await broker.access.refresh()
     return {"filter_results": results}
 

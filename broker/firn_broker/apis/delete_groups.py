@@ -21,8 +21,9 @@ async def handle(broker: Broker, request: DeleteGroupsRequest, call: Call) -> Fi
         try:
             if broker.authorizer.forbids(call.client, Operation.DELETE, ResourceType.GROUP, name):
                 raise GroupError(ErrorCode.group_authorization_failed)
-            await broker.groups.delete(name)
-            broker.note_change(call.client, "DeleteGroups", ResourceType.GROUP, name)
+            with broker.changing(call, [(ResourceType.GROUP, name)]) as attempt:
+                await broker.groups.delete(name)
+                attempt.made = True
         except GroupError as refused:
             error = refused.code
         results.append({"group_id": name, "error_code": error})

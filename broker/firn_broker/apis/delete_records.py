@@ -6,6 +6,7 @@ from kio.schema.errors import ErrorCode
 from firn.records.message_writer import Fields
 from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
+from firn_broker.log_types import Partition
 from firn_broker.network.router import Call
 from firn_broker.wire.requests import DeleteRecordsRequest
 
@@ -22,24 +23,28 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, call: Call) -> F
     topics = []
     for topic in request.topics:
         stored = None if topic.name in denied else await broker.topic_metadata.find(topic.name)
-        partitions = []
-        for entry in topic.partitions:
-            place = None if stored is None else stored.partition(entry.partition_index)
-            (state,) = await broker.metadata_store.log.states([place]) if place is not None else (None,)
-            error, low = ErrorCode.none, -1
-            if topic.name in denied:
-                error = ErrorCode.topic_authorization_failed
-            elif state is None or place is None:
-                error = ErrorCode.unknown_topic_or_partition
-            else:
-                offset = state.high_watermark if entry.offset == ALL else entry.offset
-                if not 0 <= offset <= state.high_watermark:
-                    error = ErrorCode.offset_out_of_range
-                else:
-                    moved = await broker.metadata_store.log.advance_start(place, offset)
-                    low = -1 if moved is None else moved.log_start
-            partitions.append({"partition_index": entry.partition_index, "low_watermark": low, "error_code": error})
-        if any(not partition["error_code"] for partition in partitions):
-            broker.note_change(call.client, "DeleteRecords", ResourceType.TOPIC, topic.name)
+        with broker.changing(call, [(ResourceType.TOPIC, topic.name)]) as attempt:
+            partitions = []
+            for entry in topic.partitions:
+                place = None if stored is None else stored.partition(entry.partition_index)
+                error, low = ErrorCode.unknown_topic_or_partition, -1
+                if topic.name in denied:
+                    error = ErrorCode.topic_authorization_failed
+                elif place is not None:
+                    error, low = await _move(broker, place, entry.offset)
+                partitions.append({"partition_index": entry.partition_index, "low_watermark": low, "error_code": error})
+            attempt.made = any(not partition["error_code"] for partition in partitions)
         topics.append({"name": topic.name, "partitions": partitions})
     return {"topics": topics}
+
+
+async def _move(broker: Broker, place: Partition, requested: int) -> tuple[ErrorCode, int]:
+    """Move the log start, and return it."""
+    (state,) = await broker.metadata_store.log.states([place])
+    if state is None:
+        return ErrorCode.unknown_topic_or_partition, -1
+    offset = state.high_watermark if requested == ALL else requested
+    if not 0 <= offset <= state.high_watermark:
+        return ErrorCode.offset_out_of_range, -1
+    moved = await broker.metadata_store.log.advance_start(place, offset)
+    return ErrorCode.none, -1 if moved is None else moved.log_start

@@ -59,10 +59,11 @@ async def _delete(broker: Broker, call: Call, name: str | None, id: UUID | None)
         return _answer(name, id, ErrorCode.topic_authorization_failed)
     if call.version >= STRICT and call.exceeds(broker.quotas, Quota.MUTATIONS):
         return _answer(topic.name, topic.id, ErrorCode.throttling_quota_exceeded)
-    if not await broker.metadata_store.topics.delete_topic(topic.id):
+    with broker.changing(call, [(ResourceType.TOPIC, topic.name)]) as attempt:
+        attempt.made = await broker.metadata_store.topics.delete_topic(topic.id)
+    if not attempt.made:
         return _answer(topic.name, topic.id, missing)
     call.count(broker.quotas, Quota.MUTATIONS, topic.partitions, strict=call.version >= STRICT)
-    broker.note_change(client, "DeleteTopics", ResourceType.TOPIC, topic.name)
     return _answer(topic.name, topic.id, ErrorCode.none)
 
 

@@ -1,7 +1,7 @@
 """DescribeAcls (29), versions 1 to 3 (KIP-140, KIP-290): the ACLs that a filter matches, by resource pattern."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -88,11 +88,11 @@ def acl_filter(fields: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
         raise UnknownCodeError(f"The filter has an unknown code: {error}") from error
 
 
-def note_changes(broker: Broker, call: Call, change: str, acls: Iterable[Acl]) -> None:
-    """Note each created or deleted ACL in the audit log."""
+def rules(acls: Iterable[Acl]) -> Iterator[tuple[ResourceType, str]]:
+    """Return each ACL as the audit log names it."""
     for acl in acls:
         rule = f"{acl.permission.name} {acl.operation.name} for {acl.principal} from {acl.host}"
-        broker.note_change(call.client, change, acl.resource_type, f"{acl.name} ({acl.pattern.name}): {rule}")
+        yield acl.resource_type, f"{acl.name} ({acl.pattern.name}): {rule}"
 
 
 async def matching(acls: Mapping[str, Sequence[Acl]], filter: AclFilter) -> list[Acl]:

@@ -134,10 +134,11 @@ async def _named(broker: Broker, call: Call, name: str, *, create: bool) -> Topi
         authorizer.forbids(client, Operation.CREATE, ResourceType.TOPIC, name)
     ):
         raise TopicError(ErrorCode.topic_authorization_failed, "Authorization failed.")
-    topic = await broker.topics.on_demand(name)
+    with broker.changing(call, [(ResourceType.TOPIC, name)]) as attempt:
+        topic = await broker.topics.on_demand(name)
+        attempt.made = topic is not None
     if topic is not None:
         call.count(broker.quotas, Quota.MUTATIONS, topic.partitions)
-    broker.note_change(client, "Metadata", ResourceType.TOPIC, name)
     return topic
 
 

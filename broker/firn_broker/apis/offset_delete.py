@@ -49,8 +49,9 @@ async def handle(broker: Broker, request: OffsetDeleteRequest, call: Call) -> Fi
                     places.append(place)
                 partitions.append({"partition_index": entry.partition_index, "error_code": error})
             topics.append({"name": topic.name, "partitions": partitions})
-        await broker.groups.delete_offsets(name, places)
-        broker.note_change(call.client, "OffsetDelete", ResourceType.GROUP, name)
+        with broker.changing(call, [(ResourceType.GROUP, name)]) as attempt:
+            await broker.groups.delete_offsets(name, places)
+            attempt.made = True
     except GroupError as error:
         return {"error_code": error.code, "topics": ()}
     return {"error_code": ErrorCode.none, "topics": topics}

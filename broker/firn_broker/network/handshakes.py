@@ -6,12 +6,9 @@ loses its place: an honest client needs its place for some round trips only."""
 from collections import Counter
 from collections.abc import Callable
 
-import structlog
-
 from firn_broker import metrics
+from firn_broker.access.audit import Audit
 from firn_broker.settings import ConnectionSettings
-
-log = structlog.get_logger()
 
 
 class Place:
@@ -35,8 +32,9 @@ class Place:
 class Places:
     """The places of all listeners."""
 
-    def __init__(self, settings: ConnectionSettings) -> None:
+    def __init__(self, settings: ConnectionSettings, audit: Audit) -> None:
         self._settings = settings
+        self._audit = audit
         self._places: dict[Place, None] = {}
         self._addresses: Counter[str] = Counter()
 
@@ -48,11 +46,8 @@ class Places:
         settings = self._settings
         if self._addresses[address] >= settings.max_unauthenticated_per_address:
             metrics.REFUSED_HANDSHAKES.labels("address").inc()
-            log.warning(
-                "connection refused",
-                peer=address,
-                reason="too many connections that have not authenticated (connections.maxUnauthenticatedPerAddress)",
-            )
+            reason = "too many connections that have not authenticated (connections.maxUnauthenticatedPerAddress)"
+            self._audit.refused(address, reason)
             return None
         if len(self._places) >= settings.max_unauthenticated:
             oldest = next(iter(self._places))

@@ -12,6 +12,7 @@ from firn.records.cursor import MalformedError
 from firn.records.message_reader import decode
 from firn.records.message_writer import Fields, pieces
 from firn_broker import metrics
+from firn_broker.access.changes import Changes
 from firn_broker.access.quotas import Quota, Quotas
 from firn_broker.access.session import OPEN, Session
 from firn_broker.access_types import Caller
@@ -115,6 +116,8 @@ class Call:
     """The throttle time of the client. The answer states it, and the broker then reads no request for so long (KIP-219)."""
     meter: Meter | None = None
     """The time of the event loop, if the client has a quota for it."""
+    changes: Changes | None = None
+    """What the request has changed, for the audit log."""
 
     @property
     def version(self) -> int:
@@ -245,6 +248,8 @@ class Router:
             raise
         finally:
             metrics.REQUEST_SECONDS.labels(route.name).observe(asyncio.get_running_loop().time() - started)
+            if call.changes is not None:
+                call.changes.write()
             if call.meter is not None:
                 # The time since the answer stated the throttle time counts for the next request.
                 quotas.record(Quota.REQUEST_TIME, client.principal, call.client_id, call.meter.take() * PERCENT)

@@ -23,9 +23,11 @@ from typing import Any
 
 import structlog
 
+from firn.model.clock import SystemClock
 from firn.records.cursor import MalformedError
 from firn.records.message_reader import REQUEST_LIMIT
 from firn_broker import metrics
+from firn_broker.access.audit import Audit
 from firn_broker.access.mechanisms.exchange import AuthenticationError
 from firn_broker.access.session import OPEN, Admission, identified
 from firn_broker.log_types import MAIN
@@ -61,8 +63,6 @@ RATE_SECONDS = 2.0
 """Seconds after which the rate of an arriving request is checked."""
 CHECK_SECONDS = 1.0
 """The longest interval between two checks of the connections' timeouts."""
-CHARACTERS = 255
-"""Characters of the id of a client in a line of the log."""
 
 
 _Work = asyncio.Future[Buffers | None]
@@ -316,7 +316,7 @@ class Connection(asyncio.BufferedProtocol):
             # Only if others wait: a consumer that processes records may leave its next answer unread for minutes.
             self._refuse("stuck", "the client does not read its answer, and other requests wait for the memory")
         elif now - self._active > settings.idle_seconds and not self._input.muted:
-            log.info("connection closed", peer=self.client.peer, client=self.client.id, reason="idle")
+            self._note_end("idle")
             self._transport.abort()
 
     def _too_slow(self, seconds: float) -> bool:
@@ -466,8 +466,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse(self, reason: str, message: str) -> None:
         metrics.MALFORMED.labels(reason).inc()
-        log.warning("connection closed", peer=self.client.peer, client=self.client.id[:CHARACTERS], reason=message)
+        self._note_end(message)
         self._transport.abort()
+
+    def _note_end(self, reason: str) -> None:
+        audit, client = self._server.audit, self.client
+        audit.closed(client.address, client.id, reason, authenticated=not self._entry.waiting)
 
     def _ended(self, _: object = None) -> None:
         if self._lost and (self._writer is None or self._writer.done()):
@@ -502,14 +506,16 @@ def _close(transport: Any) -> None:
 class Server:
     """The connections of all listeners, within common bounds."""
 
-    def __init__(self, settings: ConnectionSettings) -> None:
+    def __init__(self, settings: ConnectionSettings, audit: Audit | None = None) -> None:
         self._router: Router
         self._settings = settings
+        self.audit = audit or Audit(SystemClock())
+        """Bounds the lines about connections, so that clients cannot fill the log."""
         self._budget = Budget(settings.buffered_bytes)
         self._connections: set[Connection] = set()
         self._addresses: Counter[str] = Counter()
         """Connections of each address."""
-        self.places = Places(settings)
+        self.places = Places(settings, self.audit)
         """Connections whose clients have not authenticated yet."""
         self._servers: list[asyncio.Server] = []
         self._tls_servers: list[TlsServer] = []
@@ -542,7 +548,7 @@ class Server:
             self._contexts.append(tls)
             sockets = await bound_sockets(host, port)
             seconds = self._settings.authentication_seconds
-            self._tls_servers += [TlsServer(each, tls, self.places, make, seconds) for each in sockets]
+            self._tls_servers += [TlsServer(each, tls, self.places, make, seconds, self.audit) for each in sockets]
             name = sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
@@ -575,11 +581,7 @@ class Server:
         limit, address = self._settings.max_connections, connection.client.address
         of_address = max(limit - limit // SHARES, 1)
         if len(self._connections) >= limit or self._addresses[address] >= of_address:
-            log.warning(
-                "connection refused",
-                peer=connection.client.peer,
-                reason="too many connections (connections.maxConnections)",
-            )
+            self.audit.refused(address, "too many connections (connections.maxConnections)")
             return False
         self._connections.add(connection)
         self._addresses[address] += 1

@@ -17,6 +17,7 @@ from cryptography import x509
 
 from firn.model.errors import InvalidSpecError
 from firn_broker import metrics
+from firn_broker.access.audit import Audit
 from firn_broker.network.handshakes import Place, Places
 from firn_broker.network.input import CLOSE_SECONDS
 from firn_broker.settings import TlsSettings
@@ -128,12 +129,14 @@ class TlsServer:
         places: Places,
         protocol: Callable[[Place], asyncio.BaseProtocol],
         seconds: float,
+        audit: Audit,
     ) -> None:
         self._listening = listening
         self._tls = tls
         self._places = places
         self._protocol = protocol
         self._seconds = seconds
+        self._audit = audit
         self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
         self._accepting: asyncio.Task[None] | None = None
 
@@ -149,7 +152,7 @@ class TlsServer:
                 connected, peer = await loop.sock_accept(self._listening)
             except OSError as error:
                 # No file descriptor or no memory is free.
-                log.warning("cannot accept a connection", error=str(error))
+                self._audit.refused("", f"cannot accept connections: {error}")
                 await asyncio.sleep(ACCEPT_SECONDS)
                 continue
             try:
@@ -190,7 +193,10 @@ class TlsServer:
         except (OSError, TimeoutError) as error:
             # ssl.SSLError is an OSError.
             metrics.FAILED_HANDSHAKES.inc()
-            log.info("TLS handshake failed", peer=place.address, reason=_reason(error))
+            if (problem := _problem_of_certificate(error)) is not None:
+                self._audit.failed(place.address, "certificate", problem)
+            else:
+                self._audit.handshake_failed(place.address, _reason(error))
         finally:
             if not made:
                 place.leave()
@@ -208,6 +214,14 @@ class TlsServer:
 def _shut(connected: socket.socket) -> None:
     with suppress(OSError):
         connected.shutdown(socket.SHUT_RDWR)
+
+
+def _problem_of_certificate(error: Exception) -> str | None:
+    """Return why the certificate of the client is refused; None if the handshake failed for another reason."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    missing = getattr(error, "reason", None) == "PEER_DID_NOT_RETURN_A_CERTIFICATE"
+    return "the client has no certificate" if missing else None
 
 
 def _reason(error: Exception) -> str:

@@ -3,9 +3,11 @@
 import asyncio
 from typing import Any
 
+import pytest
 from kio.schema.errors import ErrorCode
 from structlog.testing import capture_logs
 
+from firn.model.errors import UnavailableError
 from firn_broker.network.router import Client
 from tests.fakes.virtual_time import run
 from tests.unit.broker.test_acl_requests import DELETE, acl, create, filtering
@@ -65,7 +67,7 @@ def test_changes_of_access_are_in_the_audit_log_without_secrets() -> None:
                 await admin.ask(49, 1, entries=[QUOTA], validate_only=False)
                 wrong = {**CREDENTIAL, "name": "b", "iterations": 1}
                 await admin.ask(51, 0, upsertions=[CREDENTIAL, wrong], deletions=[{"name": "c", "mechanism": 2}])
-        lines = [(line["principal"], line["operation"], line["resource"]) for line in written if line.get("audit")]
+        lines = [(line["principal"], line["operation"], *line["resources"]) for line in written if line.get("audit")]
         rule = "Topic:orders (LITERAL): ALLOW READ for User:shop.ana from *"
         assert lines == [
             ("User:admin", "CreateAcls", rule),
@@ -74,5 +76,39 @@ def test_changes_of_access_are_in_the_audit_log_without_secrets() -> None:
             ("User:admin", "AlterUserScramCredentials", "User:a"),
         ]
         assert not any(secret in str(written) for secret in ("salt", "pppp"))
+
+    run(story())
+
+
+def test_a_change_with_an_unknown_outcome_is_in_the_audit_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with broker(authorization=AUTHORIZATION) as asked:
+            admin, access = client(asked, "User:admin"), asked.broker.metadata_store.access
+
+            async def lost(acls: Any, most: int) -> bool:
+                await create_acls(acls, most)
+                raise UnavailableError("the answer was lost")
+
+            create_acls = access.create_acls
+            with capture_logs() as written:
+                with monkeypatch.context() as patched:
+                    patched.setattr(access, "create_acls", lost)
+                    assert await create(admin, acl()) == [ErrorCode.request_timed_out]
+                await asked.broker.access.refresh()
+                assert len(asked.broker.access.acls["User:shop.ana"]) == 1, "the change has taken effect"
+        lines = [(line["event"], line["operation"], line["counts"]) for line in written if line.get("audit")]
+        assert lines == [("change with an unknown outcome", "CreateAcls", {"Topic": 1})]
+
+    run(story())
+
+
+def test_a_refused_change_is_not_in_the_audit_log() -> None:
+    async def story() -> None:
+        async with broker(authorization={**AUTHORIZATION, "max_acls": 1}) as asked:
+            admin = client(asked, "User:admin")
+            with capture_logs() as written:
+                assert await create(admin, acl(), acl(principal="User:b")) == [ErrorCode.policy_violation] * 2
+                await admin.ask(42, 2, groups_names=("unknown",))
+            assert not [line for line in written if line.get("audit")]
 
     run(story())

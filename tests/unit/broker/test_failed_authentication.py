@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from firn_broker.access.audit import CHANGES, Audit
+from firn_broker.access.audit import Audit
+from firn_broker.access.changes import LINES, Attempt
 from firn_broker.access.mechanisms.exchange import AuthenticationError, Step
 from firn_broker.access.session import Admission, Session
 from firn_broker.access_types import Caller, ResourceType
@@ -103,11 +104,17 @@ async def test_a_client_that_does_not_read_its_last_answer_is_closed(monkeypatch
 
 def test_changes_of_one_principal_hide_none_of_another() -> None:
     audit = Audit(FakeClock())
+
+    def change(caller: Caller, operation: str, name: str) -> None:
+        changes = audit.changes(caller, operation)
+        changes.note(Attempt([(ResourceType.TOPIC, name)]))
+        changes.write()
+
     with capture_logs() as lines:
-        for number in range(2 * CHANGES):
-            audit.changed(Caller("User:noise", "10.0.0.1"), "AlterConfigs", ResourceType.TOPIC, f"t{number}")
-        audit.changed(Caller("User:thief", "10.0.0.2"), "CreateAcls", ResourceType.CLUSTER, "kafka-cluster")
-    assert [line["principal"] for line in lines].count("User:noise") == CHANGES
+        for number in range(2 * LINES):
+            change(Caller("User:noise", "10.0.0.1"), "AlterConfigs", f"t{number}")
+        change(Caller("User:thief", "10.0.0.2"), "DeleteTopics", "orders")
+    assert [line["principal"] for line in lines].count("User:noise") == LINES
     assert lines[-1]["principal"] == "User:thief"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import uvloop
 from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from firn.model.errors import InvalidSpecError
 from firn_broker.access.principals import PrincipalRules
@@ -131,14 +132,19 @@ async def test_a_lower_version_than_the_lowest_is_refused(listener: Listener) ->
 
 
 async def test_bytes_that_are_not_tls_end_the_connection(listener: Listener) -> None:
-    async with listener.serving():
-        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-        writer.write(request(OTHER, 1))
-        async with asyncio.timeout(30):
-            # A TLS alert may come before the end.
-            await reader.read()
-        await listener.places(0)
-        assert not listener.router.begun
+    with capture_logs() as written:
+        async with listener.serving():
+            for _ in range(3):
+                reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+                writer.write(request(OTHER, 1))
+                async with asyncio.timeout(30):
+                    # A TLS alert may come before the end.
+                    await reader.read()
+            await listener.places(0)
+            assert not listener.router.begun
+    assert [(line["event"], line["audit"], line["address"]) for line in written] == [
+        ("TLS handshake failed", True, "127.0.0.1")
+    ]
 
 
 async def test_a_new_certificate_serves_new_connections_and_old_ones_go_on(listener: Listener) -> None:
@@ -209,9 +215,12 @@ async def test_the_certificate_of_a_client_gives_its_principal(listener: Listene
         writer.close()
 
 
-@pytest.mark.parametrize("kind", ["expired", "of another authority", "none"])
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("expired", "expired"), ("of another authority", "issuer"), ("none", "the client has no certificate")],
+)
 async def test_a_client_without_a_valid_certificate_sends_no_request(
-    listener: Listener, tmp_path: Path, kind: str
+    listener: Listener, tmp_path: Path, kind: str, reason: str
 ) -> None:
     listener.asks_for_certificates()
     listener.certificates_only = True
@@ -220,11 +229,17 @@ async def test_a_client_without_a_valid_certificate_sends_no_request(
         pair = listener.authority.issue("client", days=-1)
     elif kind == "of another authority":
         pair = Authority(tmp_path, "other").issue("client")
-    async with listener.serving():
-        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
-            await listener.ask(pair)
-        await listener.places(0)
-        assert not listener.router.begun
+    with capture_logs() as written:
+        async with listener.serving():
+            with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+                await listener.ask(pair)
+            await listener.places(0)
+            assert not listener.router.begun
+    (failed,) = [line for line in written if line.get("audit")]
+    assert (failed["event"], failed["address"], failed["mechanism"]) == (
+        "authentication failed", "127.0.0.1", "certificate",
+    )  # fmt: skip
+    assert reason in failed["reason"]
 
 
 async def test_clients_that_stop_in_their_handshake_are_closed(listener: Listener) -> None:
