@@ -10,7 +10,7 @@ from tests.e2e.topics import LONG, Produce, await_ready, await_rows, numbered, r
 
 BATCH = 200
 BATCHES = int(os.environ.get("FIRN_FAULT_BATCHES", "150" if LONG else "12"))
-FAULTS = 7 if LONG else 4
+FAULTS = 7 if LONG else 3
 """Number of pods that the test kills. The producer writes at least ``BATCHES`` batches, and continues until the last pod is killed."""
 
 

@@ -39,6 +39,8 @@ TABLE_PLACES = ("after-data-files", "before-commit", "after-commit", "after-read
 """Places that a commit of the table passes first if no record is bad. Dead letters cause commits without rows before
 it."""
 LANDED_PLACES = ("after-commit", "after-readback")
+IN_EACH_RUN = ("after-data-files", "after-dlq-commit", "before-commit", "in-commit", "after-commit")
+"""The places of `make test`. `make test-long` fails at all of them."""
 
 
 def passing(name: str, first: int) -> list[bytes]:
@@ -70,7 +72,13 @@ def failed(world: World, name: str) -> None:
     audit(world, job, {0: 40})
 
 
-@pytest.mark.parametrize("name", get_args(failpoints.Ingestion))
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in IN_EACH_RUN else pytest.param(name, marks=pytest.mark.long)
+        for name in get_args(failpoints.Ingestion)
+    ],
+)
 def test_a_failure_at_each_place_lands_each_record_once(world: World, name: str) -> None:
     failed(world, name)
 
@@ -225,7 +233,9 @@ def unanswered(world: World, flaky: Proxy, after: int) -> None:
     audit(world, job, {0: end})
 
 
-@pytest.mark.parametrize("after", [0, 1], ids=["dead letters", "table"])
+@pytest.mark.parametrize(
+    "after", [pytest.param(0, marks=pytest.mark.long, id="dead letters"), pytest.param(1, id="table")]
+)
 def test_a_commit_without_an_answer_lands_each_record_once(world: World, flaky: Proxy, after: int) -> None:
     unanswered(world, flaky, after)
 
@@ -242,7 +252,10 @@ def test_a_recreated_topic_is_read_from_its_beginning(world: World) -> None:
     assert places([*world.rows(job), *world.dead(job)]) == exactly({0: 20}) + exactly({0: 10})
 
 
-@pytest.mark.parametrize("history", ["kept", "expired", "compacted"])
+@pytest.mark.parametrize(
+    "history",
+    [pytest.param("kept", marks=pytest.mark.long), "expired", pytest.param("compacted", marks=pytest.mark.long)],
+)
 def test_dead_letters_of_an_earlier_topic_hide_no_record(
     world: World, monkeypatch: pytest.MonkeyPatch, history: str
 ) -> None:

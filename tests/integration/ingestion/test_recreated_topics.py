@@ -12,7 +12,11 @@ OLD, WAITING, NEW = range(20), range(20, 30), range(100, 140)
 
 @pytest.mark.parametrize(
     ("place", "landed_of_old"),
-    [("before reading", OLD), ("after-data-files", OLD), ("before-commit", [*OLD, *WAITING])],
+    [
+        pytest.param("before reading", OLD, marks=pytest.mark.long),
+        pytest.param("after-data-files", OLD, marks=pytest.mark.long),
+        ("before-commit", [*OLD, *WAITING]),
+    ],
 )
 def test_a_topic_recreated_during_a_round_is_read_from_its_beginning(
     world: World, storage: S3, monkeypatch: pytest.MonkeyPatch, place: str, landed_of_old: list[int]

@@ -144,7 +144,7 @@ OTHERS: dict[str, tuple[Callable[[Lake, Topic], None], list[int]]] = {
 
 
 @pytest.mark.parametrize("other_commit", OTHERS)
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("whole", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_concurrent_commits_are_kept_while_rows_are_dropped(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, other_commit: str, whole: bool
 ) -> None:

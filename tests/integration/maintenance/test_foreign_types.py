@@ -41,7 +41,9 @@ def with_other_type(lake: Lake, kind: str) -> Topic:
     return topic
 
 
-@pytest.mark.parametrize("kind", ["geometry", "geography", "unknown"])
+@pytest.mark.parametrize(
+    "kind", ["geometry", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("geography", "unknown"))]
+)
 def test_a_column_that_only_spark_knows_stays_as_it_is(lake: Lake, kind: str) -> None:
     topic = with_other_type(lake, kind)
     topic.ingest(2, more={"note": "x"})
@@ -52,7 +54,9 @@ def test_a_column_that_only_spark_knows_stays_as_it_is(lake: Lake, kind: str) ->
     assert "other" in topic.rows()[0]
 
 
-@pytest.mark.parametrize("kind", ["time", "timestamp_ns", "geometry(srid:4326)"])
+@pytest.mark.parametrize(
+    "kind", ["time", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("timestamp_ns", "geometry(srid:4326)"))]
+)
 def test_files_of_a_table_that_spark_cannot_read_stay_as_they_are(lake: Lake, kind: str) -> None:
     topic = with_other_type(lake, kind)
     topic.ingest(1, more={"note": "x"})

@@ -87,7 +87,7 @@ def python(*arguments: Any, **environment: Any) -> None:
     subprocess.run([sys.executable, *arguments], env=base | {"PYTHONPATH": path} | environment, check=True, timeout=300)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # It compiles everything, as an image build does.
 def test_code_compiled_in_the_image_build_is_used(tmp_path: Path) -> None:
     """The code is compiled from the files that hack/images copies into the build, and from no others."""
     copied, prebuilt, built_in, used_in = (tmp_path / name for name in ("copied", "prebuilt", "one", "other"))
