@@ -13,12 +13,8 @@ ALLOWED = {
     "tests/contract/test_tables.py::test_an_existing_table_of_version_3_is_read_and_not_written[nessie]": (
         "the test registers a table by its metadata file, which Nessie does not accept"
     ),
-    "tests/simulation/broker/test_checker.py::"
-    "test_producers_keep_their_order_although_the_coordinator_forgot_them_all[seeds1]": (
-        "a forgotten producer begins with a later batch if its earlier ones fail twice; docs/operations/diskless-brokers.md has it"
-    ),
 }
-"""Test id -> reason. These tests are skipped on every machine, or fail as expected."""
+"""Test id -> reason. These tests are skipped on every machine."""
 DEPENDS_ON_THE_MACHINE = {
     "tests/e2e/cluster/test_local_cluster.py": "the local provider needs root",
     "tests/integration/ingestion/test_roll_back.py": "the history of this clone does not have version 0.2.0",

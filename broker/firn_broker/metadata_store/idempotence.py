@@ -3,14 +3,19 @@
 - A producer without stored state begins at sequence 0, unless its state may have been forgotten. Kafka lets it begin
   anywhere, because one leader orders its batches. Here a later batch may arrive first, through another broker.
 - A forgotten producer may begin anywhere, at the second attempt. The first one is rejected with a retriable error, and
-  its sequence is stored. Clients send a batch again only after all earlier ones of its partition have an answer
-  (``RecordAccumulator.shouldStopDrainBatchesForPartition``), so no earlier batch is under way then. If an earlier batch
-  comes in between, it takes the place of the later one. A client that sends several batches again at once can still
-  begin with a later one, if the earlier ones fail twice.
+  its sequence is stored. No earlier batch is under way at another broker at the second attempt, because clients wait
+  (see below). If an earlier batch comes in between, it takes the place of the later one.
 - A lower epoch than the stored one is fenced. A higher one has to begin at sequence 0.
 - The next sequence is the last one plus one; 0 follows 2,147,483,647.
 - A batch with the first and last sequence of one of the five newest is a duplicate of that batch, and has its offset.
   Five, because a client has at most five requests in flight.
+
+Before a client sends a batch again, each earlier batch of its partition has an answer, or is in front of it on the same
+connection. Behind a batch that fails, the broker rejects the later ones of the connection (`firn_broker.apis.produce`).
+Java has one batch under way while it retries (``RecordAccumulator.shouldStopDrainBatchesForPartition``), aiokafka and
+kafka-python always (``muted``). librdkafka and franz-go wait for all answers before they produce to a new leader
+(``rd_kafka_idemp_drain_toppar``, ``recBuf.inflightOnSink``). The order depends on this: neither the coordinator nor a
+broker can know of an earlier batch at another broker that does not reach the coordinator.
 
 Source: ``ProducerAppendInfo.java``, ``ProducerStateEntry.java``. The rule stands once here, for SQLite, and once in
 PL/pgSQL (``commit_wal`` in `metadata_store.postgres.migrations`). Change both together: the contract suite runs against

@@ -62,8 +62,8 @@ class Leader:
 class Follower(Producer):
     """An idempotent producer that sends each batch to the leader that Metadata names at that time, and asks again in the middle of a window.
 
-    A batch that is out of order while all earlier ones are acknowledged will never be accepted: the producer reports
-    its window as failed, and goes on with a new id.
+    It sends a batch again to another broker only after all earlier ones are acknowledged. A batch that is out of order while
+    all earlier ones are acknowledged will never be accepted: the producer reports its window as failed, and goes on with a new id.
     """
 
     _leader: Leader | None = None
@@ -87,11 +87,13 @@ class Follower(Producer):
         world = self._world
         split = world.chance.randint(0, len(window))
         clients: dict[int, Client] = {}
+        again = window[0][0].times > 0
         asked = self._produce(await self._refresh(), window[:split], clients, acks)
-        asked += self._produce(await self._refresh(), window[split:], clients, acks)
+        if not again or await _all_accepted(asked):
+            asked += self._produce(await self._refresh(), window[split:], clients, acks)
         answers = await asyncio.gather(*asked, return_exceptions=True)
         left = []
-        for (sent, data), answer in zip(window, answers, strict=True):
+        for (sent, data), answer in zip(window[: len(answers)], answers, strict=True):
             if isinstance(answer, Dead):
                 left.append((sent, data))
             elif isinstance(answer, BaseException):
@@ -107,6 +109,7 @@ class Follower(Producer):
             window[0][0].refused = not self._history.lost_seconds
             self._producer_id = await self._restart()
             return []
+        left += window[len(answers) :]
         if left:
             await asyncio.sleep(world.chance.random())
         return left
@@ -126,6 +129,12 @@ class Follower(Producer):
             request.add_done_callback(lambda done: done.cancelled() or done.exception())
             asked.append(request)
         return asked
+
+
+async def _all_accepted(asked: "list[asyncio.Task[tuple[int, int]]]") -> bool:
+    """Wait for the answers, and return whether no batch has to be sent again."""
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    return not any(isinstance(answer, BaseException) or answer[0] for answer in answers)
 
 
 class FollowingConsumer(Consumer):

@@ -92,11 +92,7 @@ def test_the_checker_finds_brokers_that_do_not_repeat_lost_commits(monkeypatch: 
     assert LOSS.search(first_violation(LOSING))
 
 
-@pytest.mark.parametrize("seeds", [range(1, 13), pytest.param((0,), marks=pytest.mark.xfail(strict=True))])
-def test_producers_keep_their_order_although_the_coordinator_forgot_them_all(
-    monkeypatch: pytest.MonkeyPatch, seeds: Sequence[int]
-) -> None:
-    """With seed 0, a client sends four batches at once, and twice only the last one reaches the coordinator."""
+def test_producers_keep_their_order_although_the_coordinator_forgot_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
     judge: Any = idempotence.judge
     held = 0
 
@@ -107,7 +103,7 @@ def test_producers_keep_their_order_although_the_coordinator_forgot_them_all(
         return verdict
 
     monkeypatch.setattr(idempotence, "judge", forgetful)
-    assert not first_violation(seeds)
+    assert not first_violation()
     assert held, "no batch overtook the first one"
 
 

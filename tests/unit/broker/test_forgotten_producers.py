@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from firn.model.errors import UnavailableError
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import raw
 from tests.unit.broker.test_whole_brokers import produce
@@ -13,6 +14,7 @@ from tests.unit.broker.whole import Asked, Shared, broker, create
 
 NONE, AGAIN = ErrorCode.none, ErrorCode.kafka_storage_error
 UPKEEP: dict[str, Any] = {"upkeep": {"interval_seconds": 5, "producer_seconds": 60}}
+IMPATIENT: dict[str, Any] = {"writer": {"upload_seconds": 1}}
 
 
 async def send(asked: Asked, sequence: int) -> tuple[ErrorCode, int]:
@@ -56,5 +58,43 @@ def test_a_silent_producer_goes_on_at_the_second_attempt() -> None:
             window = await asyncio.gather(*(send(asked, sequence) for sequence in (2, 3)))
             assert window == [(AGAIN, -1)] * 2
             assert [await send(asked, sequence) for sequence in (2, 3)] == [(NONE, 2), (NONE, 3)]
+
+    run(story())
+
+
+@pytest.mark.parametrize("reconnects", [False, True])
+def test_no_batch_begins_before_one_that_is_in_front_of_it_on_its_connection(
+    monkeypatch: pytest.MonkeyPatch, reconnects: bool
+) -> None:
+    """A client sends three batches at once, and again to another broker after all have an answer. Uploads of the first one fail."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, 1, **UPKEEP, **IMPATIENT) as one, broker(shared, 2, **UPKEEP, **IMPATIENT) as other:
+            await create(one, "t")
+            assert await send(one, 0) == (NONE, 0)
+            await asyncio.sleep(90)
+            put, failing = shared.objects.put, set[str]()
+
+            async def failing_first(key: str, data: memoryview) -> None:
+                if not failing:
+                    failing.add(key)
+                if key in failing:
+                    raise UnavailableError("the store does not answer")
+                await put(key, data)
+
+            windows: list[list[tuple[ErrorCode, int]]] = []
+            for asked in (one, other, one, other, one, other):
+                connection = Asked(asked.broker) if reconnects else asked
+                with monkeypatch.context() as patched:
+                    if len(windows) < 4:
+                        failing.clear()
+                        patched.setattr(shared.objects, "put", failing_first)
+                    window = [asyncio.create_task(send(connection, 1))]
+                    await asyncio.sleep(0.1)
+                    # The first batch is in an object of its own.
+                    window += [asyncio.create_task(send(connection, sequence)) for sequence in (2, 3)]
+                    windows.append(await asyncio.gather(*window))
+            assert windows == [[(AGAIN, -1)] * 3] * 5 + [[(NONE, 1), (NONE, 2), (NONE, 3)]]
 
     run(story())
