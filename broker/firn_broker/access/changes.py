@@ -37,7 +37,7 @@ class Attempt:
     """Changes that a request asks the coordinator for."""
 
     resources: list[tuple[ResourceType, str]]
-    """What they change. The handler may remove what the coordinator refused."""
+    """Changed resources. The handler may remove those that the coordinator refused."""
     made: bool = False
     """True if the coordinator has made the changes."""
 
@@ -95,7 +95,7 @@ class _Further:
 
 @dataclass(slots=True)
 class _Principal:
-    """What one principal has changed within the period."""
+    """Changes of one principal within the period."""
 
     lines: int = 0
     further: dict[tuple[str, str], _Further] = field(default_factory=dict)

@@ -117,7 +117,7 @@ class Call:
     meter: Meter | None = None
     """The time of the event loop, if the client has a quota for it."""
     changes: Changes | None = None
-    """What the request has changed, for the audit log."""
+    """Changes of the request, for the audit log."""
 
     @property
     def version(self) -> int:
