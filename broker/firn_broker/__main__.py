@@ -25,6 +25,7 @@ from firn_broker.broker import Broker, Ports
 from firn_broker.cluster import processes
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.processes import Supervisor
+from firn_broker.internal.gates import AccountTokens, Gate, SharedToken
 from firn_broker.internal.listener import InternalListener
 from firn_broker.log_types import EXTERNAL, MAIN, Endpoint, NodeAddress
 from firn_broker.maintenance import fsck, recovery
@@ -34,7 +35,7 @@ from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.network.server import Server
 from firn_broker.network.tls import TlsContext
 from firn_broker.ports import MetadataStore, ObjectStore
-from firn_broker.settings import BrokerSettings, DirectorySettings, Listener, SqliteSettings
+from firn_broker.settings import BrokerSettings, DirectorySettings, InternalSettings, Listener, SqliteSettings
 from firn_broker.storage.objects import BucketObjects, DirectoryObjects
 from firn_broker.topics.configs import TopicConfigs
 from firn_broker.topics.registries import HttpRegistries
@@ -197,6 +198,21 @@ def _tls(name: str, listener: Listener) -> TlsContext | None:
     )
 
 
+async def _bind_internal(settings: InternalSettings, broker: Broker, server: Server) -> asyncio.Server | None:
+    """Bind the internal listener. Returns its server; None if ``server`` serves it, with TLS."""
+    gate: Gate
+    if settings.token_file:
+        gate = SharedToken(Path(settings.token_file))
+    else:
+        assert broker.verifier is not None, "the settings have an issuer"
+        gate = AccountTokens(broker.verifier, broker.authorizer, broker.topic_metadata, broker.audit.failed)
+    listener, place = InternalListener(broker.metadata_store.log, gate), _address(settings.bind)
+    if settings.tls is None:
+        return await listener.bind(*place)
+    await server.bind_tls(*place, TlsContext("internal", settings.tls), listener.protocol)
+    return None
+
+
 async def _serve(settings: BrokerSettings) -> int:
     stop = asyncio.Event()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -213,10 +229,7 @@ async def _serve(settings: BrokerSettings) -> int:
         bound[name] = await server.bind(*_address(listener.bind), broker.entrance(name, listener), _tls(name, listener))
         places[name] = _advertised(listener, bound[name])
     host, port = bound[MAIN]
-    internal = None
-    if settings.internal is not None:
-        for_drivers = InternalListener(broker.metadata_store.log, Path(settings.internal.token_file))
-        internal = await for_drivers.bind(*_address(settings.internal.bind))
+    internal = None if settings.internal is None else await _bind_internal(settings.internal, broker, server)
     others = {name: place for name, place in places.items() if name not in (MAIN, EXTERNAL)}
     address = NodeAddress(*places[MAIN], settings.zone, places.get(EXTERNAL), others)
     starting = asyncio.create_task(broker.start(address, api_table.routes(broker)))

@@ -106,10 +106,14 @@ class Broker:
         self._uses = CredentialUses(store.access, ports.clock)
         self._passwords = ThreadPoolExecutor(1, thread_name_prefix="passwords")
         self._keys = None if settings.oauth is None else key_set(settings.oauth)
+        self.verifier = (
+            None if settings.oauth is None or self._keys is None else TokenVerifier(settings.oauth, self._keys)
+        )
+        """Checks tokens; None without the settings of an issuer."""
         self._proofs = Proofs(
             Credentials(lambda key: self.access.credential(*key), lambda: self.access.secret),
             self._passwords,
-            None if settings.oauth is None or self._keys is None else TokenVerifier(settings.oauth, self._keys),
+            self.verifier,
             self.access,
             self._uses,
         )

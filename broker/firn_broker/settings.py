@@ -273,8 +273,11 @@ class InternalSettings(Settings):
 
     bind: str
     """Address to bind, as HOST:PORT."""
-    token_file: str
-    """File with the token that clients have to send. The broker reads it for each request, so a new token needs no restart."""
+    token_file: str = ""
+    """File with the token that clients have to send. The broker reads it for each request, so a new token needs no restart.
+    Default: clients send tokens of the issuer in ``oauth``, and need Read on each topic."""
+    tls: TlsSettings | None = None
+    """TLS of the listener. Default: no encryption."""
 
 
 class RegistrySettings(Settings):
@@ -461,6 +464,8 @@ class BrokerSettings(Settings):
             raise ValueError(
                 "internal: other processes cannot read objects in a directory; remove internal, or use a bucket"
             )
+        if self.internal is not None and not self.internal.token_file and (self.oauth is None or not self.internal.tls):
+            raise ValueError("internal: set tokenFile, or for tokens of an issuer both tls and oauth")
         return self
 
     @model_validator(mode="after")

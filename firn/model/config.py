@@ -708,7 +708,7 @@ class DirectReads(Settings):
 
     token: SecretKey | None = None
     """Secret key with the token of the internal listener. Default: the key `token` of the Secret `firn-direct-reads-PROFILE`. The chart
-    creates this Secret once, with a random token."""
+    creates this Secret once, with a random token. With ``access`` there is no such token: drivers send those of their ServiceAccounts."""
     properties: PlainProperties = {}
     """Settings of the object store client in the drivers. They are added to the properties of `objectStore`, and take precedence."""
     secret_properties: dict[str, SecretKey] = {}

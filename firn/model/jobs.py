@@ -513,6 +513,8 @@ class DirectReads(Contract):
     secret_properties: dict[str, str] = Field(default_factory=dict)
     ca_path: str | None = Field(default=None, exclude_if=lambda path: path is None)
     """File with the CA certificates of the object store."""
+    listener_ca_path: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    """File with the CA certificates of the internal listener, whose ``address`` then begins with https."""
 
 
 class KafkaConnection(Contract):

@@ -1,11 +1,11 @@
-"""The internal listener: HTTP for drivers that have its token. It serves one request per connection.
+"""The internal listener: HTTP for drivers. It serves one request per connection.
 
-It has neither TLS nor users. The token keeps other pods away, and a NetworkPolicy can do so too.
+With ``tls``, the server of all listeners accepts its connections, so they share the bounds of clients that have not
+authenticated.
 """
 
 import asyncio
-import hmac
-from pathlib import Path
+from collections.abc import Callable
 
 import structlog
 from pydantic import ValidationError
@@ -13,7 +13,10 @@ from pydantic import ValidationError
 from firn.batch_ranges import MAX_REQUEST_BYTES, PATH, Question
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
+from firn_broker.access_types import Caller
+from firn_broker.internal.gates import Gate, WrongTokenError
 from firn_broker.internal.ranges import find_ranges
+from firn_broker.network.handshakes import Place
 from firn_broker.ports import LogStore
 
 log = structlog.get_logger()
@@ -41,21 +44,35 @@ class _Refused(Exception):
 class InternalListener:
     """Serves `firn.batch_ranges` on an address."""
 
-    def __init__(self, log_store: LogStore, token_file: Path) -> None:
+    def __init__(self, log_store: LogStore, gate: Gate) -> None:
         self._log_store = log_store
-        self._token_file = token_file
+        self._gate = gate
         self._open = 0
 
     async def bind(self, host: str, port: int) -> asyncio.Server:
         """Bind the address. The server accepts clients after `asyncio.Server.start_serving`, until it is closed."""
         return await asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES, start_serving=False)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def protocol(self, place: Place) -> asyncio.BaseProtocol:
+        """Create the connection of a client that has a place among those that have not authenticated yet."""
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await self._serve(reader, writer, place.leave)
+            finally:
+                place.leave()
+
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=HEAD_BYTES), serve)
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, admitted: Callable[[], None] = lambda: None
+    ) -> None:
+        """Serve a connection. Calls ``admitted`` when the client has authenticated."""
         self._open += 1
         try:
             if self._open > CONNECTIONS:
                 return
-            status, body = await self._answer(reader)
+            status, body = await self._answer(reader, _host(writer), admitted)
             metrics.INTERNAL_REQUESTS.labels(status.split()[0]).inc()
             kind = "application/json" if status == _OK else "text/plain"
             head = (
@@ -70,13 +87,16 @@ class InternalListener:
             self._open -= 1
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[str, bytes]:
+    async def _answer(self, reader: asyncio.StreamReader, host: str, admitted: Callable[[], None]) -> tuple[str, bytes]:
         """Return status and body of the answer to one request."""
         try:
             async with asyncio.timeout(ARRIVAL_SECONDS):
-                question = await self._question(reader)
+                caller, question = await self._question(reader, host, admitted)
             async with asyncio.timeout(ANSWER_SECONDS):
-                answer = await find_ranges(self._log_store, question)
+                errors = await self._gate.forbidden(caller, {wanted.topic for wanted in question.partitions})
+                answer = await find_ranges(self._log_store, question, errors)
+        except WrongTokenError as error:
+            return _REFUSED, f"{error}\n".encode()
         except _Refused as refused:
             return refused.status, f"{refused}\n".encode()
         except TimeoutError:
@@ -92,15 +112,18 @@ class InternalListener:
             return "500 Internal Server Error", b"unexpected error; the log of the broker has it\n"
         return _OK, answer.model_dump_json().encode()
 
-    async def _question(self, reader: asyncio.StreamReader) -> Question:
-        """Read a request: first its headers with the token, then its body. Raises _Refused."""
+    async def _question(
+        self, reader: asyncio.StreamReader, host: str, admitted: Callable[[], None]
+    ) -> tuple[Caller, Question]:
+        """Read a request: first its headers with the token, then its body. Raises _Refused and the errors of `Gate.admit`."""
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError as error:
             raise _Refused(_LARGE, f"the headers have more than {HEAD_BYTES} bytes") from error
         line, *lines = head.decode("latin-1").split("\r\n")
         headers = {name.strip().lower(): value.strip() for name, _, value in (text.partition(":") for text in lines)}
-        self._authorize(headers.get("authorization", ""))
+        caller = await self._gate.admit(headers.get("authorization", ""), host)
+        admitted()
         if line.split(" ")[:2] != ["POST", PATH]:
             raise _Refused(_MISSING, f"only POST {PATH} is served here")
         length = headers.get("content-length", "")
@@ -110,22 +133,14 @@ class InternalListener:
             raise _Refused(_LARGE, f"the request has more than {MAX_REQUEST_BYTES} bytes")
         body = await reader.readexactly(int(length))
         try:
-            return Question.model_validate_json(body)
+            return caller, Question.model_validate_json(body)
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, problem["loc"]))
             raise _Refused(_WRONG, f"{place}: {problem['msg']}") from error
 
-    def _authorize(self, header: str) -> None:
-        """Compare the token. Its file is read each time, so that a new token needs no restart. Raises _Refused."""
-        try:
-            token = self._token_file.read_bytes().strip()
-        except OSError as error:
-            log.error("cannot read the token of the internal listener", file=str(self._token_file), error=str(error))
-            token = b""
-        if not token:
-            raise _Refused(_UNAVAILABLE, "the broker has no token; check that the Secret is mounted and has that key")
-        scheme, _, given = header.partition(" ")
-        # Comparing all bytes takes the same time for every wrong token.
-        if not hmac.compare_digest(given.strip().encode("latin-1"), token) or scheme.lower() != "bearer":
-            raise _Refused(_REFUSED, "wrong token")
+
+def _host(writer: asyncio.StreamWriter) -> str:
+    """Return the address of the client without the port."""
+    peer = writer.get_extra_info("peername")
+    return str(peer[0]) if peer else ""

@@ -1,6 +1,8 @@
 """Answers of the internal listener: the batch ranges of partitions, as a Fetch would find them now."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -13,13 +15,22 @@ LOOKUPS = 2_000
 ANY_BYTES = 1 << 60
 
 
-async def find_ranges(log_store: LogStore, question: Question) -> Answer:
+_NOTHING: Mapping[UUID, ErrorCode] = MappingProxyType({})
+
+
+async def find_ranges(log_store: LogStore, question: Question, errors: Mapping[UUID, ErrorCode] = _NOTHING) -> Answer:
     """Return the batch ranges of each partition from the offset that it wants on, at most `MAX_RANGES` of all.
 
-    A partition that has more keeps its first ones. Raises UnavailableError if the coordinator does not answer.
+    A partition that has more keeps its first ones. Partitions of the topics in ``errors`` have this error and no ranges.
+    Raises UnavailableError if the coordinator does not answer.
     """
     search = _Search(question.partitions)
-    pending = [number for number, wanted in enumerate(question.partitions) if wanted.start < wanted.end]
+    pending = []
+    for number, wanted in enumerate(question.partitions):
+        if wanted.topic in errors:
+            search.fail(number, errors[wanted.topic])
+        elif wanted.start < wanted.end:
+            pending.append(number)
     while pending and search.left > 0:
         some, pending = pending[:LOOKUPS], pending[LOOKUPS:]
         allowed = max(1, min(LOOKUP_RANGES, search.left // len(some)))

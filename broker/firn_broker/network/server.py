@@ -545,11 +545,18 @@ class Server:
             self._servers.append(server)
             name = server.sockets[0].getsockname()
         else:
-            self._contexts.append(tls)
-            sockets = await bound_sockets(host, port)
-            seconds = self._settings.authentication_seconds
-            self._tls_servers += [TlsServer(each, tls, self.places, make, seconds, self.audit) for each in sockets]
-            name = sockets[0].getsockname()
+            return await self.bind_tls(host, port, tls, make)
+        return str(name[0]), int(name[1])
+
+    async def bind_tls(
+        self, host: str, port: int, tls: TlsContext, protocol: Callable[[Place], asyncio.BaseProtocol]
+    ) -> tuple[str, int]:
+        """Bind a TLS listener, also of another protocol, and return its address; `accept` starts to serve."""
+        self._contexts.append(tls)
+        sockets = await bound_sockets(host, port)
+        seconds = self._settings.authentication_seconds
+        self._tls_servers += [TlsServer(each, tls, self.places, protocol, seconds, self.audit) for each in sockets]
+        name = sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
     async def accept(self, router: Router) -> None:

@@ -215,7 +215,7 @@ exit $status
   {{- $secrets = list (dict "name" "firn-postgres" "keys" "password") (dict "name" "firn-s3" "keys" "access-key,secret-key") -}}
 {{- end -}}
 {{- range $name, $profile := (include "firn.directReads" . | fromJson).profiles -}}
-  {{- if not $profile.directReads.token -}}
+  {{- if not (or $profile.directReads.token $profile.access) -}}
     {{- $secrets = append $secrets (dict "name" (printf "firn-direct-reads-%s" $name) "keys" "token") -}}
   {{- end -}}
 {{- end -}}

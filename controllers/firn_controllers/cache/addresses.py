@@ -32,6 +32,6 @@ def secure_servers(profile_name: str, namespace: str) -> str:
     return f"{names.bootstrap(profile_name)}.{namespace}.svc:{SECURE_PORT}"
 
 
-def internal_listener(profile_name: str, namespace: str) -> str:
+def internal_listener(profile_name: str, namespace: str, *, tls: bool = False) -> str:
     """Return the URL of the internal listener of a profile's diskless brokers."""
-    return f"http://{names.bootstrap(profile_name)}.{namespace}.svc:{INTERNAL_PORT}"
+    return f"{'https' if tls else 'http'}://{names.bootstrap(profile_name)}.{namespace}.svc:{INTERNAL_PORT}"

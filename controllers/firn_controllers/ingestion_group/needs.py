@@ -93,7 +93,8 @@ def _of_profile(config: Config, group: str, name: str) -> set[str]:
     token, reads = profile.token(name), profile.direct_reads
     if token is None or reads is None:
         return set()
-    return {token.secret, *(reference.secret for reference in reads.secret_properties.values())}
+    shared = {token.secret} if profile.access is None else set()
+    return {*shared, *(reference.secret for reference in reads.secret_properties.values())}
 
 
 def _sections(config: Config) -> Mapping[Section, Mapping[str, HasNamespaces]]:

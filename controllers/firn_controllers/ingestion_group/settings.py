@@ -98,7 +98,8 @@ def group_settings(
         direct={
             name: direct_reads(name, profile, config.namespace)
             for name, profile in profiles.items()
-            if isinstance(profile, DisklessProfile) and profile.direct_reads is not None
+            # Until all brokers have the secure listener, drivers have no token for the internal one, and fetch.
+            if isinstance(profile, DisklessProfile) and profile.direct_reads is not None and name not in opening
         },
         registries={name: registry_connection(registry) for name, registry in registries.items()},
         salts={name: salt.value.path for name, salt in config.salts.items() if ("salts", name) in granted},
@@ -173,13 +174,17 @@ def kafka_connection(
 
 
 def direct_reads(name: str, profile: DisklessProfile, namespace: str) -> DirectReads:
-    """Return how drivers read the bucket of a profile with direct reads."""
-    token, reads = profile.token(name), profile.direct_reads
+    """Return how drivers read the bucket of a profile with direct reads.
+
+    With ``access``, drivers send the tokens of their ServiceAccount over TLS, as to the secure listener.
+    """
+    token, reads, guarded = profile.token(name), profile.direct_reads, profile.access is not None
     assert token is not None
     assert reads is not None
     return DirectReads(
-        address=internal_listener(name, namespace),
-        token_path=token.path,
+        address=internal_listener(name, namespace, tls=guarded),
+        token_path=names.access_file(name, "token") if guarded else token.path,
+        listener_ca_path=names.access_file(name, "ca.crt") if guarded else None,
         url=profile.object_store.place(name),
         properties={**profile.object_store.properties, **reads.properties},
         secret_properties={key: reference.path for key, reference in reads.secret_properties.items()},

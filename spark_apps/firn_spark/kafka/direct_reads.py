@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import http.client
+import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
@@ -103,7 +104,7 @@ class DirectReader:
         """Send a question to any broker. Raises UnavailableError, OSError, HTTPException and ValidationError."""
         address = urlsplit(self._reads.address)
         headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
-        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=ANSWER_SECONDS)
+        connection = self._connection(address.hostname or "", address.port)
         try:
             connection.request("POST", PATH, question.model_dump_json().encode(), headers)
             response = connection.getresponse()
@@ -115,6 +116,14 @@ class DirectReader:
         if len(body) > MAX_ANSWER_BYTES:
             raise UnavailableError(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
         return Answer.model_validate_json(body)
+
+    def _connection(self, host: str, port: int | None) -> http.client.HTTPConnection:
+        """Return a connection that is not open yet. Raises OSError for an unreadable CA."""
+        if self._reads.listener_ca_path is None:
+            return http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
+        # The file is read for each request, because the kubelet replaces it when the CA changes.
+        context = ssl.create_default_context(cafile=self._reads.listener_ca_path)
+        return http.client.HTTPSConnection(host, port, timeout=ANSWER_SECONDS, context=context)
 
     def _token(self) -> str:
         """Return the token. The HTTP client would name a wrong one in its error. Raises UnavailableError."""

@@ -15,6 +15,7 @@ from firn import batch_ranges
 from firn.batch_ranges import MAX_PARTITIONS, PATH, Answer, Question, WantedRange
 from firn.model.errors import UnavailableError
 from firn_broker.internal import listener, ranges
+from firn_broker.internal.gates import SharedToken
 from firn_broker.internal.listener import InternalListener
 from firn_broker.internal.ranges import find_ranges
 from firn_broker.log.writer import Append
@@ -36,7 +37,7 @@ def token_file(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def serving(log_store: LogStore, token_file: Path) -> AsyncIterator[int]:
     """Serve on a free port."""
-    server = await InternalListener(log_store, token_file).bind("127.0.0.1", 0)
+    server = await InternalListener(log_store, SharedToken(token_file)).bind("127.0.0.1", 0)
     await server.start_serving()
     try:
         yield server.sockets[0].getsockname()[1]

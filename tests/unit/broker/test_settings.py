@@ -134,11 +134,24 @@ def test_an_internal_listener_needs_a_bucket(tmp_path: Path) -> None:
     assert loaded.internal.token_file == "/secrets/token"
 
 
-@pytest.mark.parametrize("missing", INTERNAL)
-def test_an_internal_listener_has_an_address_and_a_token(tmp_path: Path, missing: str) -> None:
-    given = {key: value for key, value in INTERNAL.items() if key != missing}
-    with pytest.raises(InvalidSpecError, match=rf"internal\.{missing}: Field required"):
-        load(tmp_path, {}, internal=given, objects={"type": "bucket", "url": "s3://b/p"})
+TLS = {"certFile": "/secrets/tls.crt", "keyFile": "/secrets/tls.key"}
+OAUTH = {"issuer": "i", "audience": "a", "jwksFile": "keys"}
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "message"),
+    [
+        ({"tokenFile": "/secrets/token"}, {}, r"internal\.bind: Field required"),
+        ({"bind": "0.0.0.0:9095"}, {}, "internal: set tokenFile, or for tokens of an issuer both tls and oauth"),
+        ({"bind": "0.0.0.0:9095", "tls": TLS}, {}, "internal: set tokenFile"),
+        ({"bind": "0.0.0.0:9095"}, {"oauth": OAUTH}, "internal: set tokenFile"),
+    ],
+)
+def test_an_internal_listener_has_an_address_and_a_kind_of_token(
+    tmp_path: Path, given: dict[str, object], more: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidSpecError, match=message):
+        load(tmp_path, {}, internal=given, objects={"type": "bucket", "url": "s3://b/p"}, **more)
 
 
 def test_the_address_of_an_internal_listener_is_checked(

@@ -194,6 +194,18 @@ def test_brokers_have_an_internal_listener_only_for_direct_reads() -> None:
     assert "/etc/firn/secrets/firn-direct-reads-waves" in mounted
 
 
+def test_with_access_the_internal_listener_has_tls_and_no_token_of_its_own() -> None:
+    access = {"certificate": {"selfSigned": {}}, "issuer": "https://issuer.example"}
+    guarded = fleet(directReads={}, access=access)
+    settings = config_map.settings(guarded)
+    tls = {key: settings["listeners"]["secure"]["tls"][key] for key in ("certFile", "keyFile")}
+    assert settings["internal"] == {"bind": "0.0.0.0:9095", "tls": tls}
+    assert broker_settings.BrokerSettings.model_validate(settings).internal is not None
+    assert {"name": "internal", "containerPort": 9095} in container(guarded)["ports"]
+    mounted = {mount["mountPath"] for mount in container(guarded)["volumeMounts"]}
+    assert "/etc/firn/secrets/firn-direct-reads-waves" not in mounted
+
+
 def test_brokers_get_the_token_and_not_the_credentials_of_the_drivers() -> None:
     reads = {
         "token": {"secret": "own", "key": "t"},

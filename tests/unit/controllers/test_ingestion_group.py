@@ -128,6 +128,18 @@ def test_only_drivers_that_may_serve_a_profile_get_its_credentials() -> None:
     assert not of_group(["a"], ["b"])
 
 
+def test_with_access_drivers_ask_over_tls_with_the_token_of_their_account() -> None:
+    waves = gen.diskless(directReads=READS, access={"certificate": {"selfSigned": {}}})
+    config = gen.config(profiles={"classic": {}, "waves": waves})
+    found = settings.group_settings(config, "default")
+    direct, kafka = found.direct["waves"], found.kafka["waves"]
+    assert direct.address == "https://firn-broker-waves-bootstrap.firn-system.svc:9095"
+    assert (direct.token_path, direct.listener_ca_path) == (kafka.sasl_token_path, kafka.ca_path)
+    assert "firn-direct-reads-waves" not in secrets(rendered(config))
+    opening = settings.group_settings(config, "default", opening=frozenset({"waves"}))
+    assert opening.direct == {}, "until the brokers have the secure listener, the driver has no token"
+
+
 def test_a_driver_without_direct_reads_has_the_template_of_the_release_before() -> None:
     config = gen.config(profiles={"classic": {}, "waves": gen.diskless()})
     document = settings.group_settings(config, "default").model_dump(mode="json")

@@ -147,6 +147,7 @@ NEW: dict[str, dict[str, Any]] = {
                 "properties": {"aws_region": "eu-1"},
                 "secret_properties": {"aws_access_key_id": "/id"},
                 "ca_path": "/ca",
+                "listener_ca_path": "/brokers-ca",
             }
         },
         "registries": {

@@ -13,6 +13,7 @@ import pytest
 
 from firn.batch_ranges import MAX_ANSWER_BYTES, PATH, Answer, FoundRanges, Question, StoredRange
 from firn.model.jobs import DirectReads
+from firn_broker.internal.gates import SharedToken
 from firn_broker.internal.listener import InternalListener
 from firn_broker.log.writer import Append
 from firn_spark.kafka import direct_reads
@@ -217,7 +218,7 @@ async def test_driver_and_broker_understand_each_other(token: Path) -> None:
     async with rig() as made:
         for _ in range(3):
             await made.writer.append([Append(place, batch(2), False) for place in (FIRST, SECOND)])
-        server = await InternalListener(made.store.log, token).bind("127.0.0.1", 0)
+        server = await InternalListener(made.store.log, SharedToken(token)).bind("127.0.0.1", 0)
         await server.start_serving()
         asking = reader(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", token)
         groups = [[Slice("orders", 0, 1, 5), Slice("orders", 1, 0, 6)], [Slice("orders", 0, 5, 6)]]

@@ -99,7 +99,8 @@ class DisklessFleet(Fleet):
     @property
     def secret_names(self) -> list[str]:
         """Names of the Secrets that the brokers need, sorted."""
-        token = [] if self.token is None else [self.token.secret]
+        # With access, drivers send the tokens of their ServiceAccounts.
+        token = [] if self.token is None or self.profile.access is not None else [self.token.secret]
         registries = [reference.secret for each in self.registries.values() for reference in each.references()]
         access = self.profile.access
         certificate = [] if access is None else [access.certificate.secret_name(self.name)]
