@@ -133,7 +133,9 @@ class Brokers:
             ("kafka-server-start.sh", ["kafka.Kafka"]),
         ):
             java, *rest = program(*main)
-            text = text.replace(f"/opt/kafka/bin/{tool}", f"{java} ${{KAFKA_OPTS:-}} {shlex.join(rest)}")
+            text = text.replace(
+                f"/opt/kafka/bin/{tool}", f"{java} ${{KAFKA_OPTS:-}} ${{KAFKA_LOG4J_OPTS:-}} {shlex.join(rest)}"
+            )
         for place, here in places.items():
             text = text.replace(place, str(here))
         if "inter.broker.listener.name" in text:

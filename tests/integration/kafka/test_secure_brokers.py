@@ -169,6 +169,7 @@ def test_a_wrong_password_and_other_mechanisms_are_refused(secure: Secure) -> No
     assert refused(secure.login(SCRAM, "wrong"))
     assert fails(secure.login("PLAIN").librdkafka(), "nsupported SASL mechanism")
 
+    assert "Failed authentication with /" in secure.brokers.log(0)
 
 def test_certificates_of_others_and_expired_ones_are_refused(secure: Secure, tmp_path: Path) -> None:
     own, bootstrap = secure.brokers.authority, secure.brokers.bootstrap(9097)
@@ -234,6 +235,9 @@ def test_what_no_acl_allows_is_denied(secure: Secure) -> None:
         assert "private" not in producer.list_topics(timeout=30).topics
 
 
+    log = secure.brokers.log(0)
+    for name in (USER, ACCOUNT, COMMON_NAME):
+        assert f"Principal = User:{name} is Denied operation = DESCRIBE from host = " in log
 def test_controllers_refuse_the_token_of_a_tenant(secure: Secure, tmp_path: Path) -> None:
     """A tenant's token is valid, but gives no right to speak to controllers. That of the brokers does."""
     bootstrap = secure.brokers.bootstrap(9098)

@@ -57,6 +57,8 @@ if [ ! -f {DATA_PATH}/log/meta.properties ]; then
 fi
 @clients@exec /opt/kafka/bin/kafka-server-start.sh "$config"
 """
+LOGGING = "log4j2.properties"
+"""The configuration of the log, for brokers with ``access``."""
 KEYSTORE_SECONDS = 5
 """Seconds between two looks for a changed certificate."""
 _TLS = f"""keystore="{KEYSTORE}"
@@ -74,8 +76,23 @@ refresh
 while sleep {KEYSTORE_SECONDS} && kill -0 $$ 2>/dev/null; do refresh || true; done &
 allowed="-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=file://{TOKENS_PATH}/{KEYS_FILE},file://{TOKENS_PATH}/{TOKEN_FILE}"
 export KAFKA_OPTS="${{KAFKA_OPTS:-}} $allowed"
+export KAFKA_LOG4J_OPTS="${{KAFKA_LOG4J_OPTS:--Dlog4j2.configurationFile={CONFIG_PATH}/{LOGGING}}}"
 """
-"""Shell script that keeps the keystore equal to the files of the Secret, and allows Kafka to read tokens."""
+"""Shell script that keeps the keystore equal to the files of the Secret, allows Kafka to read tokens, and sets the log's
+configuration."""
+_LOGGING = """# Everything is in the log of the container. The configuration of the official image writes denials to a file of the pod.
+status = warn
+appender.console.type = Console
+appender.console.name = STDOUT
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = [%d] %p %m (%c)%n
+rootLogger.level = INFO
+rootLogger.appenderRef.console.ref = STDOUT
+logger.requests.name = kafka.request.logger
+logger.requests.level = WARN
+logger.states.name = state.change.logger
+logger.states.level = WARN
+"""
 
 
 def start(fleet: KafkaFleet) -> str:
@@ -139,4 +156,5 @@ def build(fleet: KafkaFleet) -> Manifest:
 
 
 def _read_at_start(fleet: KafkaFleet) -> dict[str, str]:
-    return {"server.properties": text(fleet), "start.sh": start(fleet)}
+    logging = {LOGGING: _LOGGING} if fleet.profile.access is not None else {}
+    return {"server.properties": text(fleet), "start.sh": start(fleet), **logging}
