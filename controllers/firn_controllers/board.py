@@ -53,7 +53,8 @@ class Board:
     outcomes: dict[tuple[str, Kind], PolicyOutcome] = field(default_factory=dict)
     """Uid of a topic and kind of policy -> the policy's effect on the topic."""
     certificate_ends: dict[tuple[str, str], datetime] = field(default_factory=dict)
-    """Profile and ``brokers`` -> when the certificate that cert-manager issued for its brokers ends."""
+    """Profile and kind -> when the certificate of its brokers ends: ``brokers`` is that of cert-manager, and ``presented`` the one
+    that brokers of Apache Kafka use."""
     plain_clients: dict[str, frozenset[str]] = field(default_factory=dict)
     """Profile of Apache Kafka with ``plaintext: Keep`` -> the clients that connect without encryption."""
     listings: dict[str, Listing] = field(default_factory=dict)

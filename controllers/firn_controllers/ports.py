@@ -97,6 +97,10 @@ class Topics(Protocol):
         """Let each broker of Apache Kafka read the changed files of its certificate. Nothing changes without a change of a file."""
         ...
 
+    async def certificate_end(self, host: str, port: int) -> datetime:
+        """Return when the certificate ends that a broker presents, also if it has ended. Raises UnavailableError."""
+        ...
+
 
 AclResource = Literal["Topic", "Group", "TransactionalId", "Cluster"]
 AclPattern = Literal["Literal", "Prefixed"]

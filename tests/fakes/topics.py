@@ -3,9 +3,10 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from firn.model.conditions import Reason
-from firn.model.errors import FirnError, InvalidSpecError
+from firn.model.errors import FirnError, InvalidSpecError, UnavailableError
 from firn_controllers.ports import FleetState, TopicNames, TopicState
 from tests.fakes.faults import Faults, effect
 
@@ -16,6 +17,8 @@ class FakeTopics:
     def __init__(self, faults: Faults | None = None) -> None:
         self.reloads: list[str] = []
         """The profiles whose brokers read their certificates again."""
+        self.certificate_ends: dict[tuple[str, int], datetime] = {}
+        """Host and port of a broker -> when the certificate ends that it presents."""
         self.faults = faults or Faults()
         self.topics: dict[tuple[str, str], TopicState] = {}
         self.problem: dict[str, FirnError] = {}
@@ -83,6 +86,11 @@ class FakeTopics:
     async def reload_certificates(self, profile: str) -> None:
         self._answer(profile)
         self.reloads.append(profile)
+
+    async def certificate_end(self, host: str, port: int) -> datetime:
+        if (host, port) not in self.certificate_ends:
+            raise UnavailableError(f"cannot read the certificate of {host}:{port}")
+        return self.certificate_ends[host, port]
 
     def _answer(self, profile: str) -> None:
         if profile in self.problem:

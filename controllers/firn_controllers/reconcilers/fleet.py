@@ -2,14 +2,17 @@
 board.
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, UnavailableError
 from firn_controllers import children
+from firn_controllers.cache.addresses import SECURE_PORT
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.fleet import builders, certificate, health, kinds, rollout
 from firn_controllers.fleet.diskless.layout import DisklessFleet
@@ -32,7 +35,8 @@ KEYS_INTERVAL = 60.0
 LONG_WAIT = 300.0
 """Seconds without a step after which the wait of a roll-out is reported."""
 RELOAD_INTERVAL = 120.0
-"""Seconds between two requests to read certificates again. Each one is a record of some bytes in Kafka's metadata."""
+"""Seconds between two requests to read certificates again. Each one is a record of some bytes in Kafka's metadata. Also between two
+looks at the certificates that brokers present."""
 INTERVAL_BUSY = 3.0
 """Seconds between two reconciles while brokers are being replaced or upgraded, or have a problem."""
 
@@ -66,6 +70,8 @@ class FleetReconciler:
         """Profile -> time of the next read of the keys for its brokers."""
         self._reload_due: dict[str, float] = {}
         """Profile -> time of the next reload of its brokers' certificates."""
+        self._ends_due: dict[str, float] = {}
+        """Profile -> time of the next look at the certificates that its brokers present."""
         self._logs_due: dict[str, float] = {}
         """Profile -> time of the next read of its brokers' logs."""
         self._sightings: dict[str, Sightings] = {}
@@ -122,8 +128,10 @@ class FleetReconciler:
             await self._prune(fleet)
             if isinstance(fleet, KafkaFleet) and plain_clients.are_reported(fleet) and not rolling:
                 await self._find_plain_clients(fleet, pods)
-        if isinstance(admin, FleetState) and isinstance(fleet, KafkaFleet):
-            await self._reload_certificates(fleet)
+        if isinstance(fleet, KafkaFleet):
+            await self._find_certificate_end(fleet, pods)
+            if isinstance(admin, FleetState):
+                await self._reload_certificates(fleet)
         wrong = failure or uncertified or self._long_wait(profile)
         fleet_health = health.fleet_health(profile, fleet, pods, admin, rolling=rolling, wrong=wrong)
         if uncertified is not None and fleet_health.problem is not None:
@@ -190,6 +198,21 @@ class FleetReconciler:
             # A broker that refuses a wrong certificate keeps the one that it has.
             log.warning("profile %s: the brokers did not read their certificates again: %s", fleet.name, error)
         self._reload_due[fleet.name] = now + RELOAD_INTERVAL
+
+    async def _find_certificate_end(self, fleet: KafkaFleet, pods: Sequence[PodState]) -> None:
+        """Find the end of the certificate that ends first. Only the brokers have the Secret, and the operator may not read it."""
+        now = self._context.ports.clock.monotonic()
+        hosts = [f"{pod.name}.{fleet.domain}" for pod in pods if pod.ready]
+        if fleet.stage is Stage.PLAIN or not hosts or now < self._ends_due.get(fleet.name, now):
+            return
+        asked = (self._context.ports.topics.certificate_end(host, SECURE_PORT) for host in hosts)
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        for error in found:
+            if isinstance(error, BaseException):
+                log.warning("profile %s: %s", fleet.name, error)
+        if ends := [each for each in found if isinstance(each, datetime)]:
+            self._context.board.certificate_ends[fleet.name, "presented"] = min(ends)
+        self._ends_due[fleet.name] = now + RELOAD_INTERVAL
 
     async def _find_plain_clients(self, fleet: KafkaFleet, pods: Sequence[PodState]) -> None:
         """Report the clients that connect without encryption, from the logs of the brokers."""

@@ -423,12 +423,13 @@ class TopicUserMetrics(Collector):
 class CertificateMetrics(Collector):
     """The time until certificates end, by profile and certificate, computed at each scrape.
 
-    The operator has it for those that cert-manager issued, and the signer for its own.
+    The operator has it for those that cert-manager issued or that brokers of Apache Kafka present, and the signer for its own.
     """
 
     _name = "firn_certificate_expiry_seconds"
     _help = (
-        "Seconds until a certificate of a profile ends: brokers (of the brokers) or authority (the CA of the signer)"
+        "Seconds until a certificate of a profile ends: brokers (issued), presented (by brokers of Apache Kafka) or"
+        " authority (the CA of the signer)"
     )
     _owner = "profile"
 

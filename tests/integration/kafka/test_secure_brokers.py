@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from confluent_kafka.admin import (
 )
 from cryptography import x509
 
+from firn.model.errors import UnavailableError
 from firn.model.jobs import KafkaConnection
 from firn_controllers.children import Owner
 from firn_controllers.fleet import kinds
@@ -167,9 +169,9 @@ def test_a_token_that_the_api_server_has_not_signed_is_refused(secure: Secure) -
 
 def test_a_wrong_password_and_other_mechanisms_are_refused(secure: Secure) -> None:
     assert refused(secure.login(SCRAM, "wrong"))
+    assert "Failed authentication with /" in secure.brokers.log(0)
     assert fails(secure.login("PLAIN").librdkafka(), "nsupported SASL mechanism")
 
-    assert "Failed authentication with /" in secure.brokers.log(0)
 
 def test_certificates_of_others_and_expired_ones_are_refused(secure: Secure, tmp_path: Path) -> None:
     own, bootstrap = secure.brokers.authority, secure.brokers.bootstrap(9097)
@@ -233,11 +235,11 @@ def test_what_no_acl_allows_is_denied(secure: Secure) -> None:
         assert producer.flush(30) == 0
         assert errors == [KafkaError.TOPIC_AUTHORIZATION_FAILED]
         assert "private" not in producer.list_topics(timeout=30).topics
-
-
     log = secure.brokers.log(0)
     for name in (USER, ACCOUNT, COMMON_NAME):
         assert f"Principal = User:{name} is Denied operation = DESCRIBE from host = " in log
+
+
 def test_controllers_refuse_the_token_of_a_tenant(secure: Secure, tmp_path: Path) -> None:
     """A tenant's token is valid, but gives no right to speak to controllers. That of the brokers does."""
     bootstrap = secure.brokers.bootstrap(9098)
@@ -287,18 +289,29 @@ async def test_the_operator_sees_the_brokers_and_reloads_their_certificates(secu
         assert (state.brokers, state.under_replicated) == (1, 0)
         ports = (9096, 9097, 9098)
         assert {subject(secure, port) for port in ports} == {"CN=brokers"}
+        before = await topics.certificate_end(secure.brokers.address(0), 9096)
+        assert before == certificate_end(secure)
         secure.brokers.certify("renewed")
         keystore = secure.directory / "broker-0" / "keystore" / "keystore.pem"
         certificate = (secure.brokers.files / "tls" / "tls.crt").read_text()
         await asyncio.to_thread(await_true, "the keystore is new", lambda: certificate in keystore.read_text())
         await topics.reload_certificates("classic")
+        await asyncio.to_thread(
+            await_true,
+            "each port has the new certificate",
+            lambda: {subject(secure, port) for port in ports} == {"CN=renewed"},
+        )
+        assert before < await topics.certificate_end(secure.brokers.address(0), 9096) == certificate_end(secure)
+        with pytest.raises(UnavailableError, match="cannot read the certificate"):
+            await topics.certificate_end(secure.brokers.address(0), 9092)
     finally:
         topics.close()
-    await asyncio.to_thread(
-        await_true,
-        "each port has the new certificate",
-        lambda: {subject(secure, port) for port in ports} == {"CN=renewed"},
-    )
+
+
+def certificate_end(secure: Secure) -> datetime:
+    """Return the end of the certificate in the Secret."""
+    encoded = (secure.brokers.files / "tls" / "tls.crt").read_bytes()
+    return x509.load_pem_x509_certificate(encoded).not_valid_after_utc
 
 
 def subject(secure: Secure, port: int) -> str:

@@ -4,6 +4,7 @@
 
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -22,6 +23,7 @@ from firn_controllers.fleet.kafka.layout import KafkaFleet, Stage
 from firn_controllers.ports import Manifest
 from firn_controllers.topic_users import checks
 from firn_controllers.topic_users.client_files import client_connection
+from firn_operator.process import telemetry
 from tests import gen
 from tests.fakes.world import World
 
@@ -317,6 +319,35 @@ async def test_brokers_read_their_certificates_again_at_intervals() -> None:
     plain = World(config(None))
     await plain.settle()
     assert plain.topics.reloads == []
+
+
+async def test_the_certificate_that_a_broker_presents_and_that_ends_first_is_reported() -> None:
+    stage = World(config(access(), replicas=3))
+    hosts = [(f"{NAME}-{number}.{NAME}.firn-system.svc", 9096) for number in range(3)]
+    # The certificate of the first broker has ended, and the third one does not answer.
+    first, second = gen.NOW - timedelta(hours=1), gen.NOW + timedelta(days=90)
+    stage.topics.certificate_ends = {hosts[0]: first, hosts[1]: second}
+    await stage.settle()
+    assert stage.operator.board.certificate_ends == {("classic", "presented"): first}
+    stage.topics.certificate_ends = {hosts[0]: second}
+    stage.clock.advance(300)
+    await stage.settle()
+    stage.topics.certificate_ends = {}
+    stage.clock.advance(300)
+    await stage.settle()
+    (family,) = telemetry.CertificateMetrics(lambda: stage.operator.board.certificate_ends, lambda: gen.NOW).collect()
+    assert [(sample.labels, sample.value) for sample in family.samples] == [
+        ({"profile": "classic", "certificate": "presented"}, 90 * 86400.0)
+    ]
+
+
+def test_denials_are_in_the_log_of_the_container() -> None:
+    """The configuration of the official image writes them to a file."""
+    data = config_map.build(fleet(access()))["data"]
+    assert "rootLogger.level = INFO" in data["log4j2.properties"]
+    assert "authorizer" not in data["log4j2.properties"]
+    assert "KAFKA_LOG4J_OPTS:--Dlog4j2.configurationFile=/etc/firn/kafka/log4j2.properties" in data["start.sh"]
+    assert "log4j2.properties" not in config_map.build(fleet(None))["data"], "the brokers of 0.2.0 do not restart"
 
 
 # Clients without encryption

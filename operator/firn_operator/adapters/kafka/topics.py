@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -25,6 +26,7 @@ from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, No
 from firn.model.jobs import KafkaConnection
 from firn_controllers.ports import DELETION_CONFIGS, FleetState, TopicNames, TopicState
 from firn_operator.adapters.batches import Batch
+from firn_operator.adapters.kafka import certificates
 from firn_operator.adapters.kafka.admin import DENIALS, REQUEST_TIMEOUT, ProfileAdmin
 
 _BATCH = 200
@@ -52,6 +54,8 @@ _MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPI
 
 _RELOADS = "listener.name.secure.ssl.keystore.type"
 """A config of each broker. It belongs to the secure listener, so it means nothing after this listener is gone."""
+CERTIFICATE_SECONDS = 5.0
+"""Time limit for a TLS handshake that reads a certificate."""
 LAGGING_SHOWN = 3
 """Number of under-replicated topics that a message names."""
 
@@ -102,6 +106,10 @@ class KafkaTopics:
     async def reload_certificates(self, profile: str) -> None:
         """Let each broker read the changed files of its certificate."""
         await self._profiles[profile].reload_certificates()
+
+    async def certificate_end(self, host: str, port: int) -> datetime:
+        """Return when the certificate ends that a broker presents."""
+        return await asyncio.to_thread(certificates.end, host, port, CERTIFICATE_SECONDS)
 
     def close(self) -> None:
         """Close the clients of all profiles."""
