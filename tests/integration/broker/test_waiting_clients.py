@@ -125,7 +125,7 @@ async def test_no_client_sends_a_batch_again_before_the_earlier_ones_have_an_ans
             patched.setattr(new.broker.writer, "append", reject)
             patched.setattr(record_batch, "parse", noted)
             sending = asyncio.create_task(client(bootstrap))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 while not held and not sending.done():
                     await asyncio.sleep(0.01)
             lead(new)
