@@ -39,10 +39,26 @@ def render(
 ) -> str:
     """Return the output of `helm template` for these values over those of the chart and its ``files``. Raises
     ChartError."""
-    command = [helm(), "template", "firn", str(CHART), "--namespace", namespace, "--kube-version", "1.34.4"]
+    command = _template(CHART, namespace)
     for file in files:
         command += ["--values", str(CHART / file)]
     return printed((*command, "--values", "-"), json.dumps(dict(values or {}), ensure_ascii=False))
+
+
+def notes(values: Mapping[str, Any], directory: Path) -> str:
+    """Return what `helm install` prints for these values. `helm template` leaves it out, so a copy of the chart has it as a template."""
+    copy = shutil.copytree(CHART, directory / "chart")
+    text = (copy / "templates" / "NOTES.txt").read_text()
+    (copy / "templates" / "notes.yaml").write_text(
+        f'{{{{- define "notes" }}}}{text}{{{{ end -}}}}\nnotes: {{{{ include "notes" . | toJson }}}}\n'
+    )
+    command = (*_template(copy), "--show-only", "templates/notes.yaml")
+    (document,) = manifests(printed((*command, "--values", "-"), json.dumps(dict(values))))
+    return str(document["notes"])
+
+
+def _template(chart: Path, namespace: str = "firn-system") -> list[str]:
+    return [helm(), "template", "firn", str(chart), "--namespace", namespace, "--kube-version", "1.34.4"]
 
 
 @functools.cache

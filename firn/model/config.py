@@ -1443,6 +1443,12 @@ class Config(Settings):
         """Return the access of the profiles that have one, by name of the profile."""
         return {name: profile.access for name, profile in self.profiles.items() if profile.access is not None}
 
+    @property
+    def openness(self) -> dict[str, bool]:
+        """Return whether clients may connect without encryption, by profile whose brokers the operator runs."""
+        managed = {name: access_of(profile) for name, profile in self.profiles.items() if profile.managed}
+        return {name: access is None or access.plaintext == "Keep" for name, access in managed.items()}
+
     def with_issuer(self, issuer: str) -> Self:
         """Return the configuration in which each profile with ``access`` names an issuer. ``issuer`` is the default."""
         profiles = dict(self.profiles)

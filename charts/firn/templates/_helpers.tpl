@@ -169,6 +169,17 @@ priorityClassName: {{ . }}
 {{ dict "profiles" ($found | sortAlpha) | toJson }}
 {{- end }}
 
+{{/* Profiles whose brokers the operator runs, and whose clients need no encryption, sorted. JSON: {profiles: [NAME]} */}}
+{{- define "firn.openProfiles" -}}
+{{- $found := list -}}
+{{- range $name, $profile := (include "firn.lake" . | fromJson).profiles -}}
+  {{- $access := $profile.access -}}
+  {{- $open := or (not (kindIs "map" $access)) (eq (dig "plaintext" "Close" ($access | default dict)) "Keep") -}}
+  {{- if and $open (not $profile.bootstrapServers) }}{{ $found = append $found $name }}{{ end -}}
+{{- end -}}
+{{ dict "profiles" ($found | sortAlpha) | toJson }}
+{{- end }}
+
 {{/* What firn-signer issues certificates for. JSON: {profiles: [NAME], stores: [NAME], needed: BOOL} */}}
 {{- define "firn.selfSigned" -}}
 {{- $profiles := (include "firn.certificatesFrom" (dict "root" . "source" "selfSigned") | fromJson).profiles -}}

@@ -87,6 +87,8 @@ class EventReason(StrEnum):
     """A broker does not run, or a change of the profile cannot take effect. The message names the cause."""
     RECOVERED = "Recovered"
     """All brokers of the profile run again."""
+    BROKERS_OPEN = "BrokersOpen"
+    """Clients without encryption may do everything at the brokers of the profile. The operator repeats the Event each hour."""
     UNENCRYPTED_CLIENTS = "UnencryptedClients"
     """Clients connect to brokers with `plaintext: Keep` without encryption. The message names their addresses."""
     ALL_ENCRYPTED = "AllEncrypted"

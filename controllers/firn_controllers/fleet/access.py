@@ -31,6 +31,19 @@ def issuer(profile: str, access: Access) -> str:
     return access.issuer
 
 
+def open_warning(profile: str, access: Access | None) -> str:
+    """Return the text of the Event for brokers that accept clients without encryption."""
+    if access is None:
+        return (
+            f"profile {profile}: every client that reaches the brokers may do everything, without encryption, because the profile has no access;"
+            " set access, with plaintext: Keep while clients move"
+        )
+    return (
+        f"profile {profile}: clients without encryption may do everything, because access.plaintext is Keep; move them to port 9096, and set"
+        " plaintext to Close"
+    )
+
+
 def is_secured(access: Access | None, live: StatefulSetState | None) -> bool:
     """Return whether Firn's own clients connect to the secure listener of a profile, given its live StatefulSet.
 

@@ -15,6 +15,7 @@ from firn_controllers import children
 from firn_controllers.cache.addresses import SECURE_PORT
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.fleet import builders, certificate, health, kinds, rollout
+from firn_controllers.fleet.access import open_warning
 from firn_controllers.fleet.diskless.layout import DisklessFleet
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.fleet.kafka import metadata_version, plain_clients, token_keys
@@ -34,6 +35,8 @@ KEYS_INTERVAL = 60.0
 """Seconds between two reads of the keys that verify tokens of ServiceAccounts."""
 LONG_WAIT = 300.0
 """Seconds without a step after which the wait of a roll-out is reported."""
+OPEN_INTERVAL = 3600.0
+"""Seconds between two Events for open brokers. By default, Kubernetes keeps an Event for an hour."""
 RELOAD_INTERVAL = 120.0
 """Seconds between two requests to read certificates again. Each one is a record of some bytes in Kafka's metadata. Also between two
 looks at the certificates that brokers present."""
@@ -72,6 +75,8 @@ class FleetReconciler:
         """Profile -> time of the next reload of its brokers' certificates."""
         self._ends_due: dict[str, float] = {}
         """Profile -> time of the next look at the certificates that its brokers present."""
+        self._warnings_due: dict[str, float] = {}
+        """Profile -> time of the next Event for open brokers."""
         self._logs_due: dict[str, float] = {}
         """Profile -> time of the next read of its brokers' logs."""
         self._sightings: dict[str, Sightings] = {}
@@ -85,6 +90,7 @@ class FleetReconciler:
             fleet_health, busy = health.fleet_health(profile, None, (), await self._ask(profile)), False
         else:
             fleet_health, busy = await self._fleet(profile)
+            self._warn_if_open(profile)
         self._publish(profile, fleet_health)
         return Outcome(after=INTERVAL_BUSY if busy or fleet_health.problem else INTERVAL)
 
@@ -312,6 +318,15 @@ class FleetReconciler:
             return await self._context.ports.topics.fleet(profile, replicas=replicas)
         except FirnError as error:
             return error
+
+    def _warn_if_open(self, profile: str) -> None:
+        """Report brokers that accept clients without encryption, now and each hour."""
+        now = self._context.ports.clock.monotonic()
+        if not self._config.openness[profile] or now < self._warnings_due.get(profile, now):
+            return
+        self._warnings_due[profile] = now + OPEN_INTERVAL
+        text = open_warning(profile, self._config.closed_profiles.get(profile))
+        self._context.announce(Announcement("Warning", EventReason.BROKERS_OPEN, text))
 
     def _publish(self, profile: str, fleet_health: FleetHealth) -> None:
         before = self._context.board.fleets.get(profile)

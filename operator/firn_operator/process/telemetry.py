@@ -459,6 +459,24 @@ class StoreCertificateMetrics(CertificateMetrics):
     _owner = "store"
 
 
+class OpenFleetMetrics(Collector):
+    """The profiles whose brokers accept clients without encryption, among those whose brokers the operator runs."""
+
+    def __init__(self, openness: Mapping[str, bool]) -> None:
+        self._openness = openness
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric family of all profiles."""
+        family = GaugeMetricFamily(
+            "firn_fleet_open",
+            "1 if clients without encryption may do everything at the brokers of a profile, else 0; the Event BrokersOpen names the cause",
+            labels=["profile"],
+        )
+        for profile, is_open in self._openness.items():
+            family.add_metric([profile], int(is_open))
+        return [family]
+
+
 class PlainClientMetrics(Collector):
     """The number of clients without encryption, by profile of Apache Kafka with ``plaintext: Keep``."""
 

@@ -249,6 +249,7 @@ def _figures(config: Config, controllers: Controllers, survey: Survey) -> list[C
         telemetry.TopicSetMetrics(controllers.sets.all),
         telemetry.TopicUserMetrics(controllers.user_events.users.all),
         telemetry.CertificateMetrics(lambda: controllers.board.certificate_ends),
+        telemetry.OpenFleetMetrics(config.openness),
         telemetry.PlainClientMetrics(lambda: controllers.board.plain_clients),
     ]
     if config.maintenance.audit.schedule.strip():

@@ -40,6 +40,7 @@ HEALTHY = (
     f'firn_group_available{{{OPERATOR}, group="default"}} 1x400',
     f'firn_fleet_available{{{OPERATOR}, profile="diskless"}} 1x400',
     f'firn_fleet_degraded{{{OPERATOR}, profile="diskless"}} 0x400',
+    f'firn_fleet_open{{{OPERATOR}, profile="diskless"}} 0x400',
     f'firn_fleet_rolling{{{OPERATOR}, profile="diskless"}} 0x400',
     f"firn_topic_not_ready{{{TOPIC}}} 0x400",
     f"firn_topic_incomplete{{{TOPIC}}} 0x400",
@@ -442,6 +443,7 @@ CASES = (
         None,
         'firn_certificate_expiry_seconds{namespace="other", profile="diskless", certificate="brokers"} 60x400',
     ),
+    case("FirnBrokersOpen", "open", 161, f'firn_fleet_open{{{OPERATOR}, profile="diskless"}} 0x100 1x299'),
     case(
         "FirnStoreCertificateExpires",
         "not renewed",

@@ -19,7 +19,7 @@ from firn_controllers.children import Owner
 from firn_controllers.fleet import builders, kinds
 from hack.localcluster.images import build as images
 from tests import gen
-from tests.chart import CHART, ChartError, Manifest, find_object, manifests, printed, render
+from tests.chart import CHART, ChartError, Manifest, find_object, manifests, notes, printed, render
 from tests.pods import violations
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -212,6 +212,13 @@ def test_no_pod_template_or_claim_contains_the_chart_version() -> None:
 def test_project_images_have_the_project_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["appVersion"] == firn.__version__ == images.version()
+
+
+def test_the_notes_name_each_profile_that_accepts_clients_without_encryption(tmp_path: Path) -> None:
+    profiles = {"mine": {}, "kept": {"access": {"certificate": {"selfSigned": {}}, "plaintext": "Keep"}}}
+    existing = {"elsewhere": {"bootstrapServers": "k:9092"}}
+    text = notes({**IMAGES, **DISKLESS, "profiles": profiles | existing}, tmp_path)
+    assert re.findall("WARNING: .* of the profile ([a-z]+) may do everything", text) == ["kept", "mine"]
 
 
 # Secrets

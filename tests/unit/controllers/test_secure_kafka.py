@@ -376,6 +376,36 @@ def test_brokers_log_clients_without_encryption_while_only_clients_connect_so(
     assert "@" not in script.replace("$voter@", "")
 
 
+@pytest.mark.parametrize("kind", [{}, gen.diskless()], ids=["kafka", "diskless"])
+@pytest.mark.parametrize(
+    ("given", "warning"),
+    [
+        (None, "profile classic: every client that reaches the brokers may do everything, without encryption"),
+        (access(plaintext="Keep"), "profile classic: clients without encryption may do everything"),
+        (access(), None),
+    ],
+    ids=["open", "kept", "closed"],
+)
+async def test_an_event_each_hour_reports_brokers_that_accept_clients_without_encryption(
+    given: dict[str, Any] | None, warning: str | None, kind: dict[str, Any]
+) -> None:
+    stage = World(config(given, **kind))
+    for _ in range(4):
+        await stage.settle()
+        stage.clock.advance(1250)
+    found = [message for _, reason, message in stage.cluster.events if reason == "BrokersOpen"]
+    assert [message.startswith(warning or "none") for message in found] == ([True, True] if warning else [])
+
+
+def test_an_existing_kafka_is_neither_open_nor_closed() -> None:
+    configured = config(None, bootstrapServers="events:9092")
+    assert configured.openness == {}
+    metrics = telemetry.OpenFleetMetrics({"classic": True, "waves": False})
+    ((first, second),) = [family.samples for family in metrics.collect()]
+    assert (first.name, first.labels, first.value) == ("firn_fleet_open", {"profile": "classic"}, 1)
+    assert (second.labels, second.value) == ({"profile": "waves"}, 0)
+
+
 def found_events(stage: World) -> list[tuple[str, str]]:
     reasons = ("UnencryptedClients", "AllEncrypted")
     return [(reason, message) for _, reason, message in stage.cluster.events if reason in reasons]
