@@ -36,7 +36,8 @@ def main() -> int:
     say("cluster and images")
     quickstart.cluster_up()
     say("helm upgrade --install firn charts/firn --set networkPolicy.enabled=true,networkPolicy.strict=true")
-    quickstart.install(overrides={"networkPolicy.enabled": "true", "networkPolicy.strict": "true"})
+    closed = {"quickStart.profile.access.plaintext": "Close"}
+    quickstart.install(overrides={"networkPolicy.enabled": "true", "networkPolicy.strict": "true", **closed})
     say("kubectl apply -f crds/samples/flights.yaml")
     quickstart.apply_sample("flights")
     topic = await_until("IcebergTopic demo/flights is Ready", lambda: ready(), timeout=420, every=2)

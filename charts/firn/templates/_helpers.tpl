@@ -180,6 +180,23 @@ priorityClassName: {{ . }}
 {{ dict "profiles" ($found | sortAlpha) | toJson }}
 {{- end }}
 
+{{/* Profiles of the quick start that this release closes, although the values do not say so: those without access.plaintext. A list for
+--closes of firn-signer. JSON: {profiles: {NAME: KEY}} */}}
+{{- define "firn.undecidedProfiles" -}}
+{{- $found := dict -}}
+{{- if .Values.quickStart.enabled -}}
+  {{- $keys := dict "classic" "quickStart.profile" -}}
+  {{- if .Values.quickStart.diskless.enabled }}{{ $_ := set $keys "diskless" "quickStart.diskless.profile" }}{{ end -}}
+  {{- $profiles := (include "firn.lake" . | fromJson).profiles -}}
+  {{- range $name, $key := $keys -}}
+    {{- $profile := get $profiles $name -}}
+    {{- $undecided := and (kindIs "map" $profile.access) (not (hasKey ($profile.access | default dict) "plaintext")) -}}
+    {{- if $undecided }}{{ $_ := set $found $name $key }}{{ end -}}
+  {{- end -}}
+{{- end -}}
+{{ dict "profiles" $found | toJson }}
+{{- end }}
+
 {{/* What firn-signer issues certificates for. JSON: {profiles: [NAME], stores: [NAME], needed: BOOL} */}}
 {{- define "firn.selfSigned" -}}
 {{- $profiles := (include "firn.certificatesFrom" (dict "root" . "source" "selfSigned") | fromJson).profiles -}}

@@ -5,7 +5,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from firn.model import config, names
 from firn.model.errors import ExitCode, FirnError, InvalidSpecError
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = _parser().parse_args(arguments)
     if given.create is not None:
-        return _create(given.create, given.store, also_existing=given.also_existing)
+        return _create(given.create, given.store, also_existing=given.also_existing, closing=dict(given.closes))
     try:
         configuration = config.load(os.environ.get("FIRN_CONFIG", names.CONFIG_PATH))
         subjects = process.subjects(configuration)
@@ -38,10 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return ExitCode.DONE
 
 
-def _create(namespace: str, stores: Sequence[str], *, also_existing: bool) -> int:
+def _create(namespace: str, stores: Sequence[str], *, also_existing: bool, closing: Mapping[str, str]) -> int:
     """Create certificates of stores. Only a decision that the user must make is an error of the configuration."""
     try:
-        asyncio.run(process.create(namespace, stores, also_existing=also_existing))
+        asyncio.run(process.create(namespace, stores, also_existing=also_existing, closing=closing))
     except InvalidSpecError as error:
         print(f"firn-signer: {error}", file=sys.stderr)
         return ExitCode.CONFIGURATION
@@ -51,6 +51,13 @@ def _create(namespace: str, stores: Sequence[str], *, also_existing: bool) -> in
     return ExitCode.DONE
 
 
+def _named(text: str) -> tuple[str, str]:
+    profile, separator, key = text.partition("=")
+    if not (profile and separator and key):
+        raise argparse.ArgumentTypeError(f"{text!r} does not have the form PROFILE=KEY")
+    return profile, key
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="firn-signer", description="Issue and renew certificates.")
     parser.add_argument(
@@ -58,6 +65,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--create", metavar="NAMESPACE", help="create the certificates of the stores in this namespace, and end"
+    )
+    parser.add_argument(
+        "--closes",
+        action="append",
+        default=[],
+        type=_named,
+        metavar="PROFILE=KEY",
+        help="fail if brokers of this profile are open; KEY is its key in the values; may be repeated",
     )
     parser.add_argument("--also-existing", action="store_true", help="also of stores that run without TLS")
     return parser

@@ -14,9 +14,10 @@ from firn.model import names
 from firn.model.clock import Clock, SystemClock
 from firn.model.config import Config
 from firn.model.errors import FirnError, InvalidSpecError
+from firn_controllers.cache.addresses import CLIENT_PORT
 from firn_controllers.trust.hosts import hosts, store_hosts
 from firn_controllers.trust.renewal import Terms
-from firn_operator.adapters.kube.api_client import Api, RateLimit, login
+from firn_operator.adapters.kube.api_client import Api, ApiError, RateLimit, login, path
 from firn_operator.adapters.kube.certificate_secrets import KubeCertificateSecrets
 from firn_operator.process import telemetry
 from firn_operator.signer.keeper import STORES, Keeper
@@ -89,28 +90,55 @@ class Passes:
                 continue
 
 
-async def create(namespace: str, stores: Collection[str], *, also_existing: bool) -> None:
+async def create(
+    namespace: str, stores: Collection[str], *, also_existing: bool, closing: Mapping[str, str] | None = None
+) -> None:
     """Create the certificates of stores before their first start, and renew what is due. Raises FirnError.
 
-    Without ``also_existing``, stores that have run without TLS get none, and InvalidSpecError says how to decide.
+    Without ``also_existing``, stores that have run without TLS get none, and InvalidSpecError says how to decide. So it does for
+    brokers of the profiles in ``closing`` (profile -> its key in the values) that accept clients without encryption.
     """
     api = Api(await login(), RateLimit(10, 10))
     try:
         secrets = KubeCertificateSecrets(api, namespace, os.environ.get("POD_NAME", names.SIGNER))
+        undecided = [
+            text for profile, key in (closing or {}).items() if (text := await _open(api, namespace, profile, key))
+        ]
         for store in stores:
             passwords, certificate = names.store(store), names.store_certificate(store)
             without = await secrets.read(passwords) is not None and await secrets.read(certificate) is None
             if without and not also_existing:
-                raise InvalidSpecError(
+                undecided.append(
                     f"quickStart.tls: Secret {namespace}/{passwords} exists without {certificate}, so the stores of the quick start run without"
                     " TLS. Set quickStart.tls=true to let the stores and Firn's pods use TLS after this upgrade, or quickStart.tls=false to"
                     " continue without. Other clients of the stores need new settings with TLS"
                 )
+                break
+        if undecided:
+            raise InvalidSpecError("\n".join(undecided))
         keeper = Keeper(secrets, SystemClock(), STORES)
         for store, terms in store_subjects(namespace, stores).items():
             await keeper.keep(store, terms)
     finally:
         await api.close()
+
+
+async def _open(api: Api, namespace: str, profile: str, key: str) -> str | None:
+    """Return how to decide about brokers that accept clients without encryption; None if they do not, or do not exist."""
+    try:
+        found = await api.call("GET", path("apps/v1", "StatefulSet", namespace, names.fleet(profile)))
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+    containers = found["spec"]["template"]["spec"]["containers"]
+    if CLIENT_PORT not in [port["containerPort"] for each in containers for port in each.get("ports", [])]:
+        return None
+    return (
+        f"{key}.access: the brokers of StatefulSet {namespace}/{names.fleet(profile)} accept clients without encryption, and this upgrade"
+        f" would close them. Set {key}.access.plaintext=Keep to move the clients first, {key}.access.plaintext=Close to close the brokers"
+        f" now, or {key}.access=null and {key}.users=null to leave brokers without access as they are"
+    )
 
 
 async def run(

@@ -13,6 +13,7 @@ VALUES = {
     "images": {"registry": "registry.example.com/data"},
     "watchNamespaces": ["watched"],
     "users": {"enabled": True},
+    "quickStart": {"diskless": {"enabled": True}},
     "profiles": {"waves": gen.diskless(access={"certificate": {"selfSigned": {}}})},
     "groups": {
         "large": {

@@ -4,14 +4,18 @@ import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubernetes import client, config
 
 from firn.model.errors import AccessDeniedError, ExitCode, UnavailableError
+from firn_controllers.children import Owner
+from firn_controllers.fleet import kinds
 from firn_operator.cli import quickstart_secrets
 from firn_operator.signer import __main__ as signer
 from firn_operator.signer import certificates
+from tests import gen
 from tests.apiserver import ApiServer
 
 NAMESPACE = "firn-system"
@@ -25,6 +29,9 @@ ARGUMENTS = [
     "firn-s3=access-key,secret-key",
 ]
 CERTIFY = ["--create", NAMESPACE, "--store", "postgres", "--store", "s3"]
+KEYS = {"classic": "quickStart.profile", "diskless": "quickStart.diskless.profile"}
+CLOSE = [part for profile, key in KEYS.items() for part in ("--closes", f"{profile}={key}")]
+SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets"
 
 
 @pytest.fixture
@@ -43,6 +50,7 @@ def kubeconfig(api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     api.call("DELETE", PATH)
     yield path
     api.call("DELETE", PATH)
+    api.call("DELETE", SETS)
 
 
 def values(api: ApiServer, name: str) -> dict[str, str]:
@@ -98,6 +106,46 @@ def test_an_upgrade_of_stores_without_tls_waits_for_a_decision(
     assert created == {"firn-postgres", "firn-s3"}, "nothing has changed"
     assert signer.main([*CERTIFY, "--also-existing"]) == ExitCode.DONE
     assert signer.main(CERTIFY) == ExitCode.DONE, "the decision is needed once"
+
+
+def apply_brokers(api: ApiServer, profile: str, access: dict[str, Any] | None) -> None:
+    """Apply the StatefulSet of a profile, as its operator does. Without ``access``, it has the ports of version 0.2.0."""
+    kind = gen.diskless() if profile == "diskless" else {}
+    given = {} if access is None else {"access": {"certificate": {"selfSigned": {}}, "issuer": "https://i", **access}}
+    configured = gen.config(profiles={profile: kind | given}, defaultProfile=profile)
+    fleet = kinds.managed_fleet(configured, profile, Owner(NAMESPACE, "u"), None)
+    place = f"{SETS}/firn-broker-{profile}?fieldManager=test&force=true"
+    api.call("PATCH", place, kinds.stateful_set(fleet, 0), "application/apply-patch+yaml")
+
+
+@pytest.mark.parametrize("profile", KEYS)
+def test_an_upgrade_that_would_close_brokers_waits_for_a_decision(
+    api: ApiServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str], profile: str
+) -> None:
+    for open_access in (None, {"plaintext": "Keep"}):
+        apply_brokers(api, profile, open_access)
+        assert signer.main([*CERTIFY, *CLOSE]) == ExitCode.CONFIGURATION
+        message, key = capsys.readouterr().err, KEYS[profile]
+        assert f"{key}.access: the brokers of StatefulSet {NAMESPACE}/firn-broker-{profile} accept clients" in message
+        assert all(
+            f"{key}.{way}" in message for way in ("access.plaintext=Keep", "access.plaintext=Close", "access=null")
+        )
+        assert message.count(".access:") == 1, "the other profile has no brokers"
+        assert api.call("GET", PATH)["items"] == [], "nothing has changed"
+    assert signer.main(CERTIFY) == ExitCode.DONE, "the values of each decision have no --closes"
+    apply_brokers(api, profile, {})
+    assert signer.main([*CERTIFY, *CLOSE]) == ExitCode.DONE, "the decision is needed once"
+
+
+def test_all_decisions_of_an_upgrade_are_in_one_message(
+    api: ApiServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quickstart_secrets.main(ARGUMENTS) == ExitCode.DONE
+    for profile in KEYS:
+        apply_brokers(api, profile, None)
+    assert signer.main([*CERTIFY, *CLOSE]) == ExitCode.CONFIGURATION
+    message = capsys.readouterr().err
+    assert all(key in message for key in ("quickStart.tls=", *(f"{key}.access:" for key in KEYS.values())))
 
 
 def test_a_secret_without_a_key_is_rejected_and_not_changed(

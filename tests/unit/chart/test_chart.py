@@ -312,6 +312,33 @@ def test_the_stores_of_the_quick_start_have_tls_and_every_client_checks_their_ca
     assert signer["args"] == ["--store", "postgres", "--store", "s3"]
 
 
+@pytest.mark.parametrize(
+    ("change", "tls", "waits"),
+    [
+        ({}, None, True),
+        ({"access": {"certificate": {"duration": "60d"}}}, False, True),
+        ({"access": {"plaintext": "Keep"}}, False, False),
+        ({"access": {"plaintext": "Close"}}, None, False),
+        ({"access": None, "users": None}, None, False),
+    ],
+    ids=["default", "undecided", "keep", "close", "open"],
+)
+def test_the_hook_asks_before_the_release_closes_running_brokers(
+    change: dict[str, Any], tls: bool | None, waits: bool
+) -> None:
+    values = {**IMAGES, "quickStart": {"tls": tls, "profile": change, "diskless": {"enabled": True, "profile": change}}}
+    objects = manifests(render(values))
+    spec = find_object(objects, "Job", "firn-quickstart-secrets")["spec"]
+    checks = spec["template"]["spec"].get("initContainers", [])
+    asked = [argument for each in checks for argument in each["args"] if "=" in argument]
+    expected = ["classic=quickStart.profile", "diskless=quickStart.diskless.profile"]
+    assert asked == (expected if waits else [])
+    assert ("podFailurePolicy" in spec) is (waits or tls is None)
+    rights = [rule for _, rule in rules_of(objects, "firn-quickstart-secrets") if rule["resources"] == ["statefulsets"]]
+    names = [(rule["resourceNames"], rule["verbs"]) for rule in rights]
+    assert names == ([(["firn-broker-classic", "firn-broker-diskless"], ["get"])] if waits else [])
+
+
 def test_one_value_keeps_the_stores_without_tls() -> None:
     opened = OPEN["quickStart"]
     values = {**IMAGES, "quickStart": {**opened, "diskless": {**opened["diskless"], "enabled": True}}}
