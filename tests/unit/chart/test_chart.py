@@ -218,6 +218,7 @@ def test_the_notes_name_each_profile_that_accepts_clients_without_encryption(tmp
     profiles = {"mine": {}, "kept": {"access": {"certificate": {"selfSigned": {}}, "plaintext": "Keep"}}}
     existing = {"elsewhere": {"bootstrapServers": "k:9092"}}
     text = notes({**IMAGES, **DISKLESS, "profiles": profiles | existing}, tmp_path)
+    assert "kind: TopicUser\n" in text, "the brokers of the quick start accept no other client"
     assert re.findall("WARNING: .* of the profile ([a-z]+) may do everything", text) == ["kept", "mine"]
 
 
