@@ -16,7 +16,6 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,6 +33,7 @@ from firn_broker.log_types import MAIN
 from firn_broker.network.budget import SHARES, Budget, Counted, Share, release_answer
 from firn_broker.network.handshakes import Entry, Place, Places
 from firn_broker.network.input import QUOTA, Input
+from firn_broker.network.output import SMALL, Output
 from firn_broker.network.router import BEFORE_AUTHENTICATION, Buffers, Client, Router
 from firn_broker.network.tls import BACKLOG, TlsContext, TlsServer, bound_sockets
 from firn_broker.settings import ConnectionSettings
@@ -42,8 +42,6 @@ from firn_broker.wire import headers
 
 log = structlog.get_logger()
 
-SMALL = 1 << 16
-"""Bytes of an answer that may be unsent while the next answer is written."""
 UNCOUNTED = 1 << 12
 """Bytes below which a request does not count towards the budget, unless it produces or is behind another one. So a
 heartbeat never waits for producers. A larger request may be a long poll, and thousands of connections can have one."""
@@ -130,12 +128,9 @@ class Connection(asyncio.BufferedProtocol):
         """The received requests in their order, without some of those that are done."""
         self._reading: asyncio.Task[Buffers | None] | None = None
         """The running request, if it changes nothing."""
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._output = Output(self._active)
         self._sending: Share | None = None
         """The share of the budget that the answer being sent holds."""
-        self._unsent, self._moved = 0, self._active
-        """Unsent bytes of that answer when the client last took some, at time `_moved`."""
         self._writer: asyncio.Task[None] | None = None
         self._lost = self._reported = False
         self.client = Client(peer="?")
@@ -157,8 +152,7 @@ class Connection(asyncio.BufferedProtocol):
             self._lost = True
             transport.abort()
             return
-        # The next answer is written when this one is sent, because unsent answers keep blocks of the log in memory.
-        transport.set_write_buffer_limits(high=SMALL, low=0)
+        self._output.connect(transport)
         if transport.get_extra_info("ssl_object") is not None:
             # TLS buffers what arrives while the connection is not read, outside the budget.
             transport.set_read_buffer_limits(high=SMALL)
@@ -240,17 +234,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._counts:
             granted, self._granted_bytes = self._granted_bytes, 0
             self._budget.release(granted, self.client.peer)
-        self._writable.set()
+        self._output.drop()
         self._queue(None)
         self._ended()
 
     def pause_writing(self) -> None:
-        """Send no further answer."""
-        self._writable.clear()
+        """Send nothing until the transport has sent what it has."""
+        self._output.pause()
 
     def resume_writing(self) -> None:
-        """Send answers again."""
-        self._writable.set()
+        """Send again."""
+        self._output.resume()
 
     # Requests
 
@@ -306,13 +300,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._entrance.unencrypted is not None and not self._reported and self.client.id:
             self._reported = True
             self._entrance.unencrypted(self.client)
-        if not self._writable.is_set():
-            left = self._transport.get_write_buffer_size()
-            if self._unsent - left >= max(SMALL, settings.min_bytes_per_second * (now - self._moved)):
-                self._unsent, self._moved, self._active = left, now, now
+        if self._output.taken(now, settings.min_bytes_per_second):
+            self._active = now
         if self._size and not self._input.paused and self._too_slow(now - self._begun):
             return
-        if self._sending is not None and self._sending.contended and now - self._moved > settings.drain_seconds:
+        if self._sending is not None and self._sending.contended and now - self._output.moved > settings.drain_seconds:
             # Only if others wait: a consumer that processes records may leave its next answer unread for minutes.
             self._refuse("stuck", "the client does not read its answer, and other requests wait for the memory")
         elif now - self._active > settings.idle_seconds and not self._input.muted:
@@ -399,13 +391,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._direct is None or self._direct[0] is not task:
             return
         reply, self._direct = self._direct, None
-        if task.cancelled() or task.exception() is not None or not _has_room(self._transport, task.result()):
+        if task.cancelled() or task.exception() is not None or not self._has_room(task.result()):
             self._replies.put_nowait(reply)
             return
         try:
             self._send(task)
         finally:
             self._finish(*reply)
+
+    def _has_room(self, buffers: Buffers | None) -> bool:
+        return self._output.has_room(SIZE + sum(map(len, buffers or ())))
 
     async def _write(self) -> None:
         """Send the answers in the order of the requests."""
@@ -415,11 +410,11 @@ class Connection(asyncio.BufferedProtocol):
                 await asyncio.wait((task,))
                 if not self._lost:
                     self._send(task)
-                    await self._writable.wait()
+                    await self._output.ready.wait()
             finally:
                 self._finish(task, size, counted)
         if not self._lost:
-            _close(self._transport)
+            self._output.close()
         # After a disconnect, requests that change something run to completion. Their memory is released as they end.
         while not self._replies.empty():
             if (reply := self._replies.get_nowait()) is not None:
@@ -454,13 +449,11 @@ class Connection(asyncio.BufferedProtocol):
         size = sum(map(len, buffers))
         self._active = asyncio.get_running_loop().time()
         metrics.BYTES_OUT.inc(size + 4)
-        self._transport.writelines([size.to_bytes(4, "big"), *buffers])
         self._sending = buffers.share if isinstance(buffers, Counted) else None
-        self._unsent, self._moved = size, self._active
+        answer = [size.to_bytes(SIZE, "big"), *buffers]
+        self._output.send(answer, SIZE + size, self._active, last=self.client.closing)
         if self.client.closing:
-            # close() sends the answer first.
             self._input.pause("closing")
-            _close(self._transport)
         elif self._entry.waiting and self.client.session.authenticated:
             self._entry.end()
 
@@ -488,19 +481,6 @@ class Connection(asyncio.BufferedProtocol):
     def writer(self) -> "asyncio.Task[None] | None":
         """Return the task that ends when all requests are answered."""
         return self._writer
-
-
-def _has_room(transport: Any, buffers: Buffers | None) -> bool:
-    """Return whether the transport can buffer an answer without pausing the connection."""
-    size = SIZE + sum(map(len, buffers or ()))
-    return bool(transport.get_write_buffer_size() + size <= SMALL)
-
-
-def _close(transport: Any) -> None:
-    """Send what is buffered, then close."""
-    # uvloop raises RuntimeError if TLS has ended already.
-    with suppress(RuntimeError):
-        transport.close()
 
 
 class Server:

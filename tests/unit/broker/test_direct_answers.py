@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from firn_broker.network.budget import Counted, Share
+from firn_broker.network.output import SMALL
 from firn_broker.network.router import Buffers, Client
-from firn_broker.network.server import SMALL, UNCOUNTED, Server
+from firn_broker.network.server import UNCOUNTED, Server
 from firn_broker.wire.headers import RequestHeader
 from tests.unit.broker import connections
 from tests.unit.broker.connections import OTHER, answers, closed, free, gone, lost, request, serving
@@ -141,7 +142,7 @@ async def test_a_large_answer_is_released_only_when_the_client_took_it() -> None
         share = Share(server._budget, "client")
         await share.acquire(size)
         router.repeated.waiting[0].set_result(Counted([bytes(size)], share))
-        await until(lambda: not connection._writable.is_set())
+        await until(lambda: not connection._output.ready.is_set())
         assert server._budget.used
         await reader.readexactly(4 + size)
         await free(server._budget)
@@ -152,12 +153,12 @@ async def test_answers_that_the_client_does_not_read_are_bounded() -> None:
     async with repeating(router, limit=1 << 10) as (server, reader, writer):
         (connection,) = server._connections
         sent = 0
-        while sent < most and connection._writable.is_set():
+        while sent < most and connection._output.ready.is_set():
             writer.write(request(OTHER, 2 + sent))
             await router.repeated.until(sent + 1)
             router.repeated.waiting[sent].set_result(number(2 + sent, size))
             sent += 1
-            while connection._requests and connection._writable.is_set():
+            while connection._requests and connection._output.ready.is_set():
                 await asyncio.sleep(0)
         assert sent < most, "the connection pauses when its client reads nothing"
         assert connection._requests, "the last answer counts until the client takes bytes"

@@ -1,6 +1,7 @@
 """TLS of a listener: certificates that change, certificates of clients, and clients that stop in their handshake."""
 
 import asyncio
+import random
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,11 +15,15 @@ from structlog.testing import capture_logs
 from firn.model.errors import InvalidSpecError
 from firn_broker.access.principals import PrincipalRules
 from firn_broker.access.session import Admission
+from firn_broker.network.budget import Counted, Share
+from firn_broker.network.output import PIECE, SMALL, pieces
+from firn_broker.network.router import Buffers, Client
 from firn_broker.network.server import Entrance, Server
 from firn_broker.network.tls import TlsContext
 from firn_broker.settings import ConnectionSettings, TlsSettings
+from firn_broker.wire.headers import RequestHeader
 from tests.authority import Authority, Pair
-from tests.unit.broker.connections import OTHER, Router, answers, closed, request
+from tests.unit.broker.connections import OTHER, Router, answers, closed, free, request
 
 
 class Listener:
@@ -31,7 +36,7 @@ class Listener:
         self.entrance = Entrance()
         self.connections = ConnectionSettings()
         self.certificates_only = False
-        self.router = Router()
+        self.router: Router = Router()
         self.server: Server
         self.port = self.plain_port = 0
 
@@ -121,6 +126,61 @@ async def test_requests_are_answered_over_tls(listener: Listener, version: ssl.T
         writer.write(request(OTHER, 1) + request(OTHER, 2, size=100_000))
         assert await answers(reader, 2) == [1, 2]
         writer.close()
+
+
+class Large(Router):
+    """Answers with more bytes than the buffers of both sockets take. A share of a budget holds them."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
+        self.listener = listener
+        self.body: list[bytes | memoryview] = [
+            random.Random(1).randbytes(size) for size in (5, 3 * PIECE, 1, 16 << 20, 100, PIECE - 1)
+        ]
+
+    async def handle(self, header: RequestHeader, frame: memoryview, client: Client) -> Buffers | None:
+        await super().handle(header, frame, client)
+        share = Share(self.listener.server._budget, client.peer)
+        await share.acquire(sum(map(len, self.body)))
+        return Counted(self.body, share)
+
+
+async def test_an_answer_over_tls_is_encrypted_as_the_client_takes_it(listener: Listener) -> None:
+    large = listener.router = Large(listener)
+    async with listener.serving():
+        reader, writer = await listener.connect()
+        writer.write(request(OTHER, 1))
+        await large.until(1)
+        (connection,) = listener.server._connections
+        async with asyncio.timeout(30):
+            while connection._output._open:
+                await asyncio.sleep(0.001)
+        assert connection._output._left > PIECE
+        assert connection._transport.get_write_buffer_size() <= SMALL + 2 * PIECE
+        assert listener.server._budget.used
+        body = b"".join(large.body)
+        assert await reader.readexactly(4 + len(body)) == len(body).to_bytes(4, "big") + body
+        await free(listener.server._budget)
+        writer.close()
+
+
+async def test_a_client_that_disconnects_leaves_nothing_of_its_answer(listener: Listener) -> None:
+    large = listener.router = Large(listener)
+    async with listener.serving():
+        _, writer = await listener.connect()
+        writer.write(request(OTHER, 1))
+        await large.until(1)
+        writer.transport.abort()
+        await free(listener.server._budget)
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [4, 9, 0, 100], [PIECE], [2 * PIECE], [7, 3 * PIECE, 1], [PIECE - 1, 1, 5]])
+def test_pieces_have_the_bytes_of_an_answer_in_their_order(sizes: list[int]) -> None:
+    buffers = [random.Random(size).randbytes(size) for size in sizes]
+    found = list(pieces(buffers))
+    assert b"".join(found) == b"".join(buffers)
+    assert all(len(piece) == PIECE for piece in found[:-1])
+    assert all(found)
 
 
 async def test_a_lower_version_than_the_lowest_is_refused(listener: Listener) -> None:
