@@ -1,8 +1,8 @@
-"""Compare TLS and authentication of the diskless broker with Apache Kafka: the same client commands, one broker after the other.
+"""Compare TLS and authentication of the diskless broker with Apache Kafka: the same client commands, in turn.
 
-Kafka's own tools produce and consume, once without encryption and once over TLS with SCRAM-SHA-512. The broker has a directory. The CPU
-time is that of the broker's process. A login is one connection over TLS 1.3 that authenticates by SCRAM-SHA-512 and ends. The client knows
-its salted password, because it would otherwise spend most of the time.
+Both brokers run at the same time, and one of them is idle. Kafka's own tools produce and consume, without encryption and over TLS with
+SCRAM-SHA-512. The broker has a directory. The CPU time is that of the broker's process. A login is one connection over TLS 1.3 that
+authenticates by SCRAM-SHA-512 and ends. The client knows its salted password, because it would otherwise spend most of the time.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import ssl
 import statistics
 import struct
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,20 @@ from confluent_kafka.admin import (
 )
 
 from firn.sasl import scram
-from hack.bench.benchmarks.broker import BATCHES, PEER, SERVER, Brokers, charged, child, consume, produce, records
+from hack.bench.benchmarks.broker import (
+    BATCHES,
+    PEER,
+    READINGS,
+    SERVER,
+    Brokers,
+    Seen,
+    charged,
+    child,
+    consume,
+    median,
+    produce,
+    records,
+)
 from hack.bench.measuring.figures import Better, Figure
 from hack.bench.options import Options
 from hack.support.progress import say
@@ -82,37 +95,71 @@ class Secured:
 
 def measure(options: Options) -> Iterator[Figure]:
     """Measure the contestants in turn, `Options.repeats` times, and yield medians with Kafka's as the peer's."""
-    runs: dict[str, list[dict[str, float]]] = {"kafka": [], "firn": []}
+    runs: dict[str, list[Seen]] = {"kafka": [], "firn": []}
     for turn in range(options.repeats):
-        for name, serve in (("kafka", on_kafka), ("firn", on_firn)):
-            directory = options.directory / f"secure-{name}-{turn}"
-            directory.mkdir()
-            with serve(directory) as secured:
-                runs[name].append(contest(secured, options.megabytes))
-            shutil.rmtree(directory)
+        with ExitStack() as stack:
+            contestants: dict[str, Secured] = {}
+            for name, serve in (("kafka", on_kafka), ("firn", on_firn)):
+                directory = options.directory / f"secure-{name}-{turn}"
+                directory.mkdir()
+                stack.callback(shutil.rmtree, directory)
+                contestants[name] = stack.enter_context(serve(directory))
+            for name, seen in contest(contestants, options.megabytes).items():
+                runs[name].append(seen)
     for figure, (unit, better) in UNITS.items():
         ours, theirs = (statistics.median(seen[figure] for seen in runs[name]) for name in ("firn", "kafka"))
         yield Figure(f"secure_{figure}", ours, unit, better, PEER, theirs)
 
 
-def contest(secured: Secured, megabytes: int) -> dict[str, float]:
-    """Measure one contestant, with ``megabytes`` in and out."""
-    plain = secured.brokers
-    seen: dict[str, float] = {}
-    for name, brokers in (("plain", plain), ("tls", secured.over_tls())):
-        say(f"{plain.name}: {name}")
-        produce(brokers, f"warm-{name}", records(WARM_UP_MB), BATCHES["1m"])
-        consume(brokers, f"warm-{name}", records(WARM_UP_MB))
-        topic = f"in-{name}"
-        into = partial(produce, brokers, topic, records(megabytes), BATCHES["1m"])
-        spent, sent = charged(brokers, into)
-        seen |= {f"{name}_in": sent.rate, f"{name}_in_cpu": spent.broker / megabytes * 1000}
-        spent, rate = charged(brokers, partial(consume, brokers, topic, records(megabytes)))
-        seen |= {f"{name}_out": rate, f"{name}_out_cpu": spent.broker / megabytes * 1000}
-    say(f"{plain.name}: logins")
+def contest(contestants: Mapping[str, Secured], megabytes: int) -> dict[str, Seen]:
+    """Measure the contestants, with ``megabytes`` in and out, and return what was seen of each."""
+    seen: dict[str, Seen] = {name: {} for name in contestants}
+    for kind in ("plain", "tls"):
+        brokers = {name: each.over_tls() if kind == "tls" else each.brokers for name, each in contestants.items()}
+        for name, each in brokers.items():
+            say(f"{name}: {kind}")
+            seen[name] |= into(each, kind, megabytes)
+        for name, values in out_of(brokers, kind, megabytes).items():
+            seen[name] |= values
+    for name, secured in contestants.items():
+        say(f"{name}: logins")
+        seen[name] |= logins(secured)
+    return {name: figures(values) for name, values in seen.items()}
+
+
+def into(brokers: Brokers, kind: str, megabytes: int) -> Seen:
+    """Measure a producer."""
+    produce(brokers, f"warm-{kind}", records(WARM_UP_MB), BATCHES["1m"])
+    consume(brokers, f"warm-{kind}", records(WARM_UP_MB))
+    spent, sent = charged(brokers, lambda: produce(brokers, f"in-{kind}", records(megabytes), BATCHES["1m"]))
+    return {f"{kind}_in": sent.rate, f"{kind}_in_cpu": spent.broker / megabytes * 1000}
+
+
+def out_of(contestants: Mapping[str, Brokers], kind: str, megabytes: int) -> dict[str, Seen]:
+    """Measure a consumer of each contestant in turn, `READINGS` times, and return medians.
+
+    Kafka leaves what it receives in the page cache, and the diskless broker writes past it. So all records are read once before."""
+    topic, count = f"in-{kind}", records(megabytes)
+    for brokers in contestants.values():
+        consume(brokers, topic, count)
+    readings: dict[str, list[Seen]] = {name: [] for name in contestants}
+    for _ in range(READINGS):
+        for name, brokers in contestants.items():
+            spent, rate = charged(brokers, partial(consume, brokers, topic, count))
+            readings[name].append({f"{kind}_out": rate, f"{kind}_out_cpu": spent.broker / megabytes * 1000})
+    return {name: median(seen) for name, seen in readings.items()}
+
+
+def logins(secured: Secured) -> Seen:
+    """Measure a client that logs in again and again."""
     log_in(secured, WARM_UP_LOGINS)
     began = time.monotonic()
-    spent, _ = charged(plain, lambda: log_in(secured, LOGINS))
+    spent, _ = charged(secured.brokers, lambda: log_in(secured, LOGINS))
+    return {"logins": LOGINS / (time.monotonic() - began), "login_cpu": spent.broker / LOGINS * 1000}
+
+
+def figures(seen: Seen) -> Seen:
+    """Return the figures of a contestant."""
     return {
         "produce": seen["tls_in"],
         "produce_cpu": seen["tls_in_cpu"],
@@ -120,8 +167,8 @@ def contest(secured: Secured, megabytes: int) -> dict[str, float]:
         "consume": seen["tls_out"],
         "consume_cpu": seen["tls_out_cpu"],
         "consume_cost": seen["tls_out_cpu"] / seen["plain_out_cpu"],
-        "logins": LOGINS / (time.monotonic() - began),
-        "login_cpu": spent.broker / LOGINS * 1000,
+        "logins": seen["logins"],
+        "login_cpu": seen["login_cpu"],
     }
 
 
