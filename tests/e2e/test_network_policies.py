@@ -30,7 +30,7 @@ def await_connected(addresses: dict[str, str], namespace: str, pod: str, *target
 
 def test_other_namespaces_reach_the_listeners_of_clients_only(addresses: dict[str, str], client: str) -> None:
     closed = [
-        *((CLASSIC, 9093), (DISKLESS, 9090), (DISKLESS, 9095), (DRIVER, 8080), (DRIVER, 7078), (DRIVER, 7079)),
+        *((CLASSIC, 9098), (DISKLESS, 9090), (DISKLESS, 9095), (DRIVER, 8080), (DRIVER, 7078), (DRIVER, 7079)),
         *((POSTGRES, 5432), (S3, 7070), ("operator", 9090), ("operator", 8080)),
     ]
     answers = attempts(addresses, client, "client", *closed)
@@ -40,7 +40,7 @@ def test_other_namespaces_reach_the_listeners_of_clients_only(addresses: dict[st
     # The peers of `networkPolicy.metricsFrom` reach metrics, and nothing else.
     kubectl("label", "namespace", client, "firn.dev/e2e=monitoring")
     await_connected(addresses, client, "client", ("operator", 9090), (DRIVER, 8080), (DISKLESS, 9090))
-    assert set(attempts(addresses, client, "client", (POSTGRES, 5432), (CLASSIC, 9093)).values()) == {"denied"}
+    assert set(attempts(addresses, client, "client", (POSTGRES, 5432), (CLASSIC, 9098)).values()) == {"denied"}
     kubectl("label", "namespace", client, "firn.dev/e2e-")
     await_until(
         "metrics are closed again",
@@ -54,14 +54,14 @@ def test_pods_of_the_release_reach_what_they_need_only(addresses: dict[str, str]
         "deploy/firn-operator": [(POSTGRES, 5432), (S3, 7070), (DRIVER, 8080), (CLASSIC, 9092), (DISKLESS, 9092)],
         DRIVER: [(POSTGRES, 5432), (S3, 7070), (CLASSIC, 9092), (DISKLESS, 9092)],
         DISKLESS: [(POSTGRES, 5432), (S3, 7070)],
-        CLASSIC: [(CLASSIC, 9093)],
+        CLASSIC: [(CLASSIC, 9098)],
     }
     with ThreadPoolExecutor(len(needed)) as pool:
         list(pool.map(lambda pod: await_connected(addresses, SYSTEM, pod, *needed[pod]), needed))
     # Nothing listens at the client's port, so an allowed connection is refused.
     denied = {
-        "deploy/firn-operator": [(CLASSIC, 9093), ("client", 8123)],
-        DRIVER: [(CLASSIC, 9093), ("client", 8123)],
+        "deploy/firn-operator": [(CLASSIC, 9098), ("client", 8123)],
+        DRIVER: [(CLASSIC, 9098), ("client", 8123)],
         DISKLESS: [(CLASSIC, 9092), ("client", 8123)],
         CLASSIC: [(POSTGRES, 5432), ("client", 8123)],
         POSTGRES: [(S3, 7070), (CLASSIC, 9092), ("client", 8123)],

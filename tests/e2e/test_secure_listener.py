@@ -24,7 +24,7 @@ PLAIN = f"{BROKERS}-bootstrap.{SYSTEM}.svc:9092"
 CLIENTS = "e2e-secure-clients"
 PASSWORD = "a-password-of-a-test"
 CLOSED = (
-    *(("firn-broker-classic-0", 9093), (f"{BROKERS}-0", 9090), (f"{BROKERS}-0", 9095), ("firn-ingest-default-0", 8080)),
+    *(("firn-broker-classic-0", 9098), (f"{BROKERS}-0", 9090), (f"{BROKERS}-0", 9095), ("firn-ingest-default-0", 8080)),
     *(("firn-postgres-0", 5432), ("firn-s3-0", 7070), ("operator", 9090)),
 )
 """Pods and ports: controllers, metrics, direct reads, `/progress`, PostgreSQL, S3."""
