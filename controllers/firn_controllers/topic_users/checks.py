@@ -63,6 +63,12 @@ def _check_login(entry: UserEntry, access: Access) -> None:
             f" operator's configuration, or create this TopicUser again with one of {', '.join(access.authentication)}",
             reason=Reason.NOT_ALLOWED,
         )
+    if kind == "Certificate" and access.certificate.self_signed is not None:
+        raise InvalidSpecError(
+            f"spec.authentication.type: {place}.certificate in the operator's configuration is selfSigned, and this CA of Firn issues no certificates"
+            " for clients; set certManager or secret there, or create this TopicUser again with another type",
+            reason=Reason.NOT_ALLOWED,
+        )
     if kind == "Certificate" and set(access.principal_rules) <= {WHOLE_SUBJECT}:
         raise InvalidSpecError(
             f"spec.authentication.type: {place}.principalRules in the operator's configuration names a client by the whole subject of its"

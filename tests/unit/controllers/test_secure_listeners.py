@@ -152,6 +152,11 @@ RULES = ["RULE:^CN=([^,]+).*$/$1/"]
         ),
         ({}, {"type": "Certificate"}, "set principalRules to RULE:"),
         ({"principalRules": RULES}, {"type": "Certificate"}, None),
+        (
+            {"principalRules": RULES, "certificate": {"selfSigned": {}}},
+            {"type": "Certificate"},
+            "set certManager or secret",
+        ),
         ({"authentication": ["OAuth"]}, {"type": "OAuth", "serviceAccount": "web"}, None),
         ({"authentication": ["OAuth", "ScramSha512"]}, {}, None),
     ],
