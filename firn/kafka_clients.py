@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from firn.model.errors import NotReadyError
 from firn.model.jobs import KafkaConnection, TokenEndpoint
 from firn.sasl.tokens import expiry
 
@@ -36,6 +37,25 @@ def addresses(bootstrap_servers: str) -> list[tuple[str, int]]:
     return [(match[1].strip("[]"), int(match[2] or _DEFAULT_PORT)) for match in matches if match is not None]
 
 
+def authorities(connection: KafkaConnection, secret: Callable[[str], str]) -> str | None:
+    """Return the CA certificates of the brokers as PEM; None if the connection names none. ``secret`` returns the content of a file.
+
+    While the source of the brokers' certificate changes, the new source may not have issued its certificate yet. Raises NotReadyError
+    if no file can be read.
+    """
+    found: set[str] = set()
+    problem: NotReadyError | None = None
+    for path in connection.ca_paths:
+        try:
+            found.add(secret(path))
+        except NotReadyError as error:
+            problem = problem or error
+    if problem is not None and not found:
+        raise problem
+    # In a fixed order, so that a change back of the source changes no Secret of a TopicUser.
+    return "\n".join(sorted(found)) if found else None
+
+
 def connection_settings(connection: KafkaConnection, secret: Callable[[str], str]) -> dict[str, Any]:
     """Return librdkafka's settings for ``connection``. ``secret`` returns the content of the file at a path.
 
@@ -46,8 +66,10 @@ def connection_settings(connection: KafkaConnection, secret: Callable[[str], str
     }
     if connection.protocol.endswith("SSL"):
         config["ssl.endpoint.identification.algorithm"] = "https" if connection.verify_hostname else "none"
+        certificates = authorities(connection, secret)
+        if certificates is not None:
+            config["ssl.ca.pem"] = certificates
         for key, path in (
-            ("ssl.ca.pem", connection.ca_path),
             ("ssl.certificate.pem", connection.certificate_path),
             ("ssl.key.pem", connection.certificate_key_path),
         ):

@@ -170,20 +170,19 @@ TOKEN_SECONDS = 7200
 
 
 def access_volumes(profiles: Mapping[str, Access]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return volumes and mounts of what a client of the secure listener of each profile needs: the CA of the brokers, and a
-    token of the pod's ServiceAccount (`firn.model.names.access_file`).
+    """Return volumes and mounts of what a client of the secure listener of each profile needs: the CA of the brokers, while its source
+    changes also the previous CA, and a token of the pod's ServiceAccount (`firn.model.names.access_file`).
 
     The private key of the brokers is in the same Secret as the CA, and is not mounted.
     """
     volumes, mounts = [], []
     for number, (profile, access) in enumerate(sorted(profiles.items())):
-        authority = {
-            "name": access.certificate.secret_name(profile),
-            "items": [{"key": "ca.crt", "path": "ca.crt"}],
-            "optional": True,
-        }
+        authorities = [
+            {"secret": {"name": secret, "items": [{"key": "ca.crt", "path": path}], "optional": True}}
+            for secret, path in zip(access.certificate.trusted(profile), names.ACCESS_AUTHORITIES, strict=False)
+        ]
         token = {"audience": names.TOKEN_AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token"}
-        sources = [{"secret": authority}, {"serviceAccountToken": token}]
+        sources = [*authorities, {"serviceAccountToken": token}]
         volumes.append({"name": f"access-{number}", "projected": {"defaultMode": 0o440, "sources": sources}})
         mounts.append({"name": f"access-{number}", "mountPath": f"{names.ACCESS_PATH}/{profile}", "readOnly": True})
     return volumes, mounts

@@ -266,6 +266,10 @@ class Authorities(Protocol):
         """Return the certificates as PEM; empty if the configuration of the profile names none. Raises NotReadyError."""
         ...
 
+    async def of_sources(self, profile: str) -> Sequence[str]:
+        """Return the certificates of each source, the present one first. The text of a source without certificates is empty."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class TableState:
@@ -600,6 +604,8 @@ class Ports:
     """Required if a profile has a certificate of cert-manager."""
     rights: Access | None = None
     """The principals of drivers and maintenance runs; None if no profile has ``access``."""
+    authorities: Authorities | None = None
+    """Required if a profile has ``access``."""
 
 
 class RunMeter(Protocol):

@@ -29,7 +29,7 @@ from firn_controllers.reconcilers.audits import AuditReconciler
 from firn_controllers.reconcilers.catalog import CatalogReconciler
 from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.driver_rights import DriverRights
-from firn_controllers.reconcilers.fleet import FleetReconciler
+from firn_controllers.reconcilers.fleet.reconciler import FleetReconciler
 from firn_controllers.reconcilers.ingestion_group import GroupReconciler
 from firn_controllers.reconcilers.orphans import OrphanReconciler
 from firn_controllers.reconcilers.policy.reconciler import PolicyReconciler

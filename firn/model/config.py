@@ -731,7 +731,7 @@ class SelfSigned(Settings):
 class CertManager(Settings):
     """An issuer of cert-manager."""
 
-    name: str = Field(min_length=1, max_length=253)
+    name: str = Field(min_length=1, max_length=150)
     """Name of the issuer. An ``Issuer`` is in the namespace of the operator."""
     kind: Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9]*$")] = "ClusterIssuer"
     """Kind of the issuer: ``ClusterIssuer`` or ``Issuer``, or the kind of an external issuer in ``group``."""
@@ -739,8 +739,8 @@ class CertManager(Settings):
     """API group of the issuer."""
 
 
-class Certificate(Settings):
-    """The certificate of brokers, in a Secret of the operator's namespace. Exactly one source of it is set."""
+class CertificateSource(Settings):
+    """A source of the certificate of brokers. Exactly one of the keys is set."""
 
     secret: str | None = Field(default=None, min_length=1, max_length=253)
     """Name of a Secret of yours with the keys ``tls.crt``, ``tls.key`` and ``ca.crt``. The certificate must be valid for
@@ -751,15 +751,8 @@ class Certificate(Settings):
     """Set it, for example to ``{}``, if Firn issues the certificate. A Deployment of its own, ``firn-signer``, writes the Secret
     ``firn-broker-PROFILE-tls``, and renews the certificate."""
     cert_manager: CertManager | None = None
-    """The issuer of cert-manager that issues the certificate. The operator applies the Certificate ``firn-broker-PROFILE-tls``, and
+    """The issuer of cert-manager that issues the certificate. The operator applies the Certificate ``firn-broker-PROFILE-tls-ISSUER``, and
     cert-manager writes the Secret of this name."""
-    duration: Duration = "90d"
-    """Lifetime of a certificate that Firn requests or issues, at least an hour."""
-    renew_before: Duration = "30d"
-    """Time before its end at which such a certificate is replaced, at least five minutes."""
-    names: list[CertificateName] = []
-    """Further DNS names and IP addresses of such a certificate, such as those of load balancers or nodes. It always has the names of the
-    Services and pods of the brokers, and the names in ``external``."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -768,8 +761,35 @@ class Certificate(Settings):
             raise ValueError(
                 "certificate needs exactly one of secret, certManager and selfSigned; set one, and set the others to null"
             )
+        return self
+
+    def secret_name(self, profile: str) -> str:
+        """Return the name of the Secret with the certificate. Sources that Firn uses at the same time have different Secrets."""
+        if self.cert_manager is not None:
+            return names.issued_certificate(profile, self.cert_manager.name)
+        return self.secret or names.brokers_certificate(profile)
+
+
+class Certificate(CertificateSource):
+    """The certificate of brokers, in a Secret of the operator's namespace. Exactly one source of it is set."""
+
+    duration: Duration = "90d"
+    """Lifetime of a certificate that Firn requests or issues, at least an hour."""
+    renew_before: Duration = "30d"
+    """Time before its end at which such a certificate is replaced, at least five minutes."""
+    names: list[CertificateName] = []
+    """Further DNS names and IP addresses of such a certificate, such as those of load balancers or nodes. It always has the names of the
+    Services and pods of the brokers, and the names in ``external``."""
+    previous: CertificateSource | None = None
+    """The source before, while the source changes. Brokers and Firn's clients then trust the CAs of both sources."""
+    stage: Literal["Trust", "Issue"] = "Trust"
+    """Stage of a change of the source, with ``previous``. Trust: brokers keep the certificate of ``previous``. Issue: they get the new one,
+    15 minutes after all of them trust both CAs. After that, remove ``previous``."""
+
+    @model_validator(mode="after")
+    def _terms_are_of_issued_certificates(self) -> Self:
         chosen = {"duration", "renew_before", "names"} & self.model_fields_set
-        if self.secret is not None and chosen:
+        if all(source.secret is not None for source in self.sources) and chosen:
             keys = ", ".join(sorted(to_camel(key) for key in chosen))
             raise ValueError(f"Firn does not issue the certificate in a Secret of yours; remove {keys}")
         return self
@@ -783,13 +803,37 @@ class Certificate(Settings):
             raise ValueError(
                 "renewBefore must be at most half of duration, so that a new certificate is in use for a while"
             )
-        if self.self_signed is not None and durations.parse(self.self_signed.authority_duration) < 2 * lifetime:
+        signed = [source.self_signed for source in self.sources if source.self_signed is not None]
+        if any(durations.parse(each.authority_duration) < 2 * lifetime for each in signed):
             raise ValueError("selfSigned.authorityDuration must be at least twice the duration of certificates")
         return self
 
-    def secret_name(self, profile: str) -> str:
-        """Return the name of the Secret with the certificate, which the brokers of the profile mount."""
-        return self.secret or names.brokers_certificate(profile)
+    @model_validator(mode="after")
+    def _previous_is_another_source(self) -> Self:
+        if self.previous is not None and self.previous.secret_name("") == self.secret_name(""):
+            raise ValueError(
+                "previous has the same Secret as the present source; name the source before, or remove previous. To replace the CA of"
+                " selfSigned, use generation"
+            )
+        return self
+
+    @property
+    def sources(self) -> list[Self]:
+        """Return the present source, and then the previous one if there is one, each with the terms of issued certificates."""
+        if self.previous is None:
+            return [self]
+        before = self.previous
+        changes = {"secret": before.secret, "self_signed": before.self_signed, "cert_manager": before.cert_manager}
+        return [self, self.model_copy(update={**changes, "previous": None})]
+
+    def trusted(self, profile: str) -> list[str]:
+        """Return the names of the Secrets whose CAs the brokers of the profile and their clients trust."""
+        return [source.secret_name(profile) for source in self.sources]
+
+    def presented(self, profile: str) -> str:
+        """Return the name of the Secret whose certificate the brokers of the profile have at the present stage."""
+        found = self.trusted(profile)
+        return found[-1] if self.stage == "Trust" else found[0]
 
 
 class Access(Settings):
@@ -1448,6 +1492,18 @@ class Config(Settings):
         """Return whether clients may connect without encryption, by profile whose brokers the operator runs."""
         managed = {name: access_of(profile) for name, profile in self.profiles.items() if profile.managed}
         return {name: access is None or access.plaintext == "Keep" for name, access in managed.items()}
+
+    def trusting(self, profile: str, secrets: Sequence[str]) -> Self:
+        """Return the configuration in which clients of a profile trust the CAs in one or two other Secrets."""
+        access = self.closed_profiles[profile]
+        present, *previous = secrets
+        sources = {"secret": present, "self_signed": None, "cert_manager": None}
+        before = CertificateSource(secret=previous[0]) if previous else None
+        certificate = access.certificate.model_copy(update={**sources, "previous": before})
+        changed = self.profiles[profile].model_copy(
+            update={"access": access.model_copy(update={"certificate": certificate})}
+        )
+        return self.model_copy(update={"profiles": {**self.profiles, profile: changed}})
 
     def with_issuer(self, issuer: str) -> Self:
         """Return the configuration in which each profile with ``access`` names an issuer. ``issuer`` is the default."""

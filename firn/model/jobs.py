@@ -515,6 +515,8 @@ class DirectReads(Contract):
     """File with the CA certificates of the object store."""
     listener_ca_path: str | None = Field(default=None, exclude_if=lambda path: path is None)
     """File with the CA certificates of the internal listener, whose ``address`` then begins with https."""
+    previous_listener_ca_path: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    """Set while the source of the brokers' certificate changes: file with the CA certificates of the source before."""
 
 
 class KafkaConnection(Contract):
@@ -534,13 +536,20 @@ class KafkaConnection(Contract):
     """Set if an endpoint issues the tokens for OAUTHBEARER. Name and password are then those of the OAuth client."""
     sasl_token_path: str | None = Field(default=None, exclude_if=lambda path: path is None)
     """Set if a file has the token for OAUTHBEARER. The kubelet replaces it before it expires, so each login reads it."""
+    previous_ca_path: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    """Set while the source of the brokers' certificate changes: file with the CA certificates of the source before."""
+
+    @property
+    def ca_paths(self) -> tuple[str, ...]:
+        """Return the files with the CA certificates of the brokers. While their source changes, one of two may be missing."""
+        return tuple(path for path in (self.ca_path, self.previous_ca_path) if path is not None)
 
     @property
     def secret_files(self) -> tuple[str, ...]:
         """Return the files with secret values that clients keep. A process needs new clients after they change."""
         tokens_ca = self.sasl_tokens.ca_path if self.sasl_tokens else None
-        files = (self.ca_path, self.certificate_path, self.certificate_key_path, self.sasl_password_path, tokens_ca)
-        return tuple(file for file in files if file is not None)
+        files = (self.certificate_path, self.certificate_key_path, self.sasl_password_path, tokens_ca)
+        return (*self.ca_paths, *(file for file in files if file is not None))
 
 
 class CatalogConnection(Contract):

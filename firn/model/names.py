@@ -177,8 +177,13 @@ def direct_reads(profile: str) -> str:
 
 
 def brokers_certificate(profile: str) -> str:
-    """Return the name of the Secret with the certificate of a profile's brokers, unless the configuration names another."""
+    """Return the name of the Secret with the certificate that `firn-signer` issues for a profile's brokers."""
     return f"firn-broker-{profile}-tls"
+
+
+def issued_certificate(profile: str, issuer: str) -> str:
+    """Return the name of the Certificate of cert-manager for a profile's brokers, and of its Secret. Another issuer has another."""
+    return f"{brokers_certificate(profile)}-{issuer}"
 
 
 def authority(profile: str) -> str:
@@ -259,8 +264,12 @@ def service_account(namespace: str, name: str) -> str:
     return f"system:serviceaccount:{namespace}:{name}"
 
 
+ACCESS_AUTHORITIES = ("ca.crt", "previous.crt")
+"""Files with the CA certificates of the present and of the previous source of the certificate of brokers, for `access_file`."""
+
+
 def access_file(profile: str, key: str) -> str:
-    """Return the path of ``ca.crt`` or ``token`` in every pod that connects to the secure listener of a profile."""
+    """Return the path of ``ca.crt``, ``previous.crt`` or ``token`` in every pod that connects to the secure listener of a profile."""
     return f"{ACCESS_PATH}/{profile}/{key}"
 
 

@@ -130,7 +130,9 @@ async def test_a_report_about_an_earlier_spec_does_not_count(subject: Subject, p
 
 
 async def test_a_cluster_without_cert_manager_is_reported(subject: Subject, profile: str) -> None:
-    with pytest.raises(NotReadyError, match=f"Certificate firn-broker-{profile}-tls: .*no CRD.*install cert-manager"):
+    with pytest.raises(
+        NotReadyError, match=f"Certificate firn-broker-{profile}-tls-lake-ca: .*no CRD.*install cert-manager"
+    ):
         await subject.missing.apply(manifest(profile))
 
 
@@ -138,6 +140,7 @@ async def test_a_refused_certificate_is_the_fault_of_its_spec(subject: Subject, 
     wanted = manifest(profile)
     del wanted["spec"]["secretName"]
     with pytest.raises(
-        InvalidSpecError, match=f"Certificate firn-broker-{profile}-tls: the API server refuses it: .*secretName"
+        InvalidSpecError,
+        match=f"Certificate firn-broker-{profile}-tls-lake-ca: the API server refuses it: .*secretName",
     ):
         await subject.port.apply(wanted)

@@ -55,7 +55,7 @@ class World:
         users = UserPorts(self.access, self.secrets, self.authorities)
         servers = (self.topics, self.tables, self.cluster, self.progress, self.schemas)
         rights = self.access if self.config.profiles_with_acls else None
-        ports = Ports(*servers, self.clock, users, self.certificates, rights)
+        ports = Ports(*servers, self.clock, users, self.certificates, rights, self.authorities)
         self.operator = Controllers(self.config, "config-uid", ports, jitter=lambda: 0.5, cluster_uid=self.cluster_uid)
         self.cluster.watch = [self._watched]
         for kind in ("Job", *KINDS, "DeadLetterReplay", "TopicSet", "TopicGrant", "TopicUser", "IcebergTopic"):

@@ -133,30 +133,48 @@ priorityClassName: {{ . }}
 {{ dict "profiles" $found | toJson }}
 {{- end }}
 
-{{/* Certificates of the profiles that have a secure listener, by name. JSON: {profiles: {NAME: SECRET}} */}}
+{{/* Secrets with the CAs of the brokers of profiles that have a secure listener, the present source first. JSON: {profiles: {NAME: [SECRET]}} */}}
 {{- define "firn.access" -}}
 {{- $lake := include "firn.lake" . | fromJson -}}
 {{- $found := dict -}}
 {{- range $name, $profile := $lake.profiles -}}
   {{- $access := $profile.access -}}
-  {{- if kindIs "map" $access }}{{ $_ := set $found $name (include "firn.certificateSecret" (dict "name" $name "certificate" $access.certificate)) }}{{ end -}}
+  {{- if kindIs "map" $access -}}
+    {{- $secrets := list -}}
+    {{- range $source := list $access.certificate $access.certificate.previous -}}
+      {{- if kindIs "map" $source }}{{ $secrets = append $secrets (include "firn.certificateSecret" (dict "name" $name "certificate" $source) | trim) }}{{ end -}}
+    {{- end -}}
+    {{- $_ := set $found $name $secrets -}}
+  {{- end -}}
 {{- end -}}
 {{ dict "profiles" $found | toJson }}
 {{- end }}
 
-{{/* The Secret with the certificate of a profile's brokers. Argument: dict "name" PROFILE "certificate" (as in access) */}}
+{{/* The Secret with the certificate of a source. Argument: dict "name" PROFILE "certificate" (as in access, or its previous) */}}
 {{- define "firn.certificateSecret" -}}
+{{- if kindIs "map" .certificate.certManager -}}
+{{ printf "firn-broker-%s-tls-%s" .name .certificate.certManager.name }}
+{{- else -}}
 {{ .certificate.secret | default (printf "firn-broker-%s-tls" .name) }}
+{{- end -}}
 {{- end }}
 
-{{/* Profiles whose certificates have a source, sorted. Argument: dict "root" $ "source" (selfSigned | certManager). JSON: {profiles: [NAME]} */}}
+{{/* Profiles whose certificates have a source now or before a change, sorted, and the Secrets of these certificates.
+Argument: dict "root" $ "source" (selfSigned | certManager). JSON: {profiles: [NAME], secrets: [SECRET]} */}}
 {{- define "firn.certificatesFrom" -}}
-{{- $source := .source -}}
+{{- $kind := .source -}}
 {{- $found := list -}}
+{{- $secrets := list -}}
 {{- range $name, $profile := (include "firn.lake" .root | fromJson).profiles -}}
-  {{- if kindIs "map" (dig $source nil ((($profile.access | default dict).certificate) | default dict)) }}{{ $found = append $found $name }}{{ end -}}
+  {{- $certificate := ($profile.access | default dict).certificate | default dict -}}
+  {{- range $source := list $certificate ($certificate.previous | default dict) -}}
+    {{- if kindIs "map" (get $source $kind) -}}
+      {{- $found = append $found $name -}}
+      {{- $secrets = append $secrets (include "firn.certificateSecret" (dict "name" $name "certificate" $source) | trim) -}}
+    {{- end -}}
+  {{- end -}}
 {{- end -}}
-{{ dict "profiles" ($found | sortAlpha) | toJson }}
+{{ dict "profiles" ($found | uniq | sortAlpha) "secrets" ($secrets | sortAlpha) | toJson }}
 {{- end }}
 
 {{/* Profiles of Apache Kafka whose port without encryption stays open beside the secure one, sorted. JSON: {profiles: [NAME]} */}}

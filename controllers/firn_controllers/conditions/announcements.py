@@ -80,6 +80,8 @@ class EventReason(StrEnum):
     """The operator replaces brokers or the driver."""
     ROLLED_OUT = "RolledOut"
     """The operator has replaced all brokers of the profile."""
+    CERTIFICATE_STAGE = "CertificateStage"
+    """All brokers have a stage of a change of their certificate's source. The message says how to continue."""
     SCALE_DOWN_REFUSED = "ScaleDownRefused"
     """The configuration has fewer brokers than exist, or another client added brokers. The operator does not reduce their
     number."""

@@ -6,9 +6,12 @@ from firn.model import names
 from firn.model.config import Access, Config
 from firn.model.errors import InvalidSpecError
 from firn_controllers.ports import StatefulSetState
+from firn_controllers.trust.sources import Sources
 
 API_SERVER_KEYS = "/openid/v1/jwks"
 """Path of the keys of ServiceAccount tokens at the API server. By default, Kubernetes lets every ServiceAccount read them."""
+SOURCES = f"{names.GROUP}/certificate-sources"
+"""Annotation of the StatefulSet of brokers with ``access``: the `Sources` of their certificates and CAs."""
 
 
 def super_users(config: Config, access: Access, *, anonymous: bool, accounts: Collection[str] = ()) -> tuple[str, ...]:
@@ -58,3 +61,14 @@ def annotation(live: StatefulSetState, name: str) -> str | None:
     """Return an annotation of a live StatefulSet; None if it has none of this name."""
     found: str | None = (live.manifest.get("metadata", {}).get("annotations") or {}).get(name)
     return found
+
+
+def sources_of(profile: str, access: Access | None, live: StatefulSetState | None) -> Sources | None:
+    """Return which Secrets the brokers use, from their live StatefulSet. New brokers use the configured one; without ``access``, none."""
+    if access is None:
+        return None
+    marked = None if live is None else annotation(live, SOURCES)
+    try:
+        return Sources.read(marked or "")
+    except ValueError:
+        return Sources.of(access.certificate.presented(profile))

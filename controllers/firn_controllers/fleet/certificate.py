@@ -1,23 +1,27 @@
-"""The Certificate of cert-manager for the brokers of a profile, whatever its brokers are."""
+"""The Certificates of cert-manager for the brokers of a profile, and the CAs that these trust, whatever its brokers are."""
 
+import itertools
+from collections.abc import Sequence
 from ipaddress import ip_address
 
-from firn.model import durations, names
+from firn.model import durations
 from firn.model.config import Certificate
 from firn_controllers import children
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.ports import CertificateState, Manifest
 from firn_controllers.trust.hosts import hosts
+from firn_controllers.trust.sources import Held
 
 
 def build(fleet: Fleet, certificate: Certificate) -> Manifest:
-    """Build the Certificate ``firn-broker-P-tls``, whose Secret has the same name. Raises InvalidSpecError."""
+    """Build the Certificate ``firn-broker-P-tls-ISSUER``, whose Secret has the same name. Raises InvalidSpecError."""
     issuer = certificate.cert_manager
     assert issuer is not None
+    name = certificate.secret_name(fleet.name)
     found = hosts(fleet.owner.namespace, fleet.name, fleet.profile, certificate)
     addresses = [host for host in found if _is_address(host)]
     spec = {
-        "secretName": certificate.secret_name(fleet.name),
+        "secretName": name,
         "commonName": fleet.service,
         "dnsNames": [host for host in found if host not in addresses],
         "duration": _seconds(certificate.duration),
@@ -29,17 +33,52 @@ def build(fleet: Fleet, certificate: Certificate) -> Manifest:
     }
     if addresses:
         spec["ipAddresses"] = addresses
-    name = names.brokers_certificate(fleet.name)
     return children.child_object("cert-manager.io/v1", "Certificate", name, **fleet.meta(), spec=spec)
 
 
-def problem(fleet: Fleet, state: CertificateState) -> str | None:
+def problem(fleet: Fleet, certificate: Certificate, state: CertificateState) -> str | None:
     """Return why the certificate is not as configured, or None."""
     if state.ready:
         return None
     cause = state.message or "cert-manager has not reported it as Ready yet"
-    name = names.brokers_certificate(fleet.name)
+    name = certificate.secret_name(fleet.name)
     return f"Certificate {name}: {cause}; see kubectl -n {fleet.owner.namespace} describe certificate {name}"
+
+
+def wanted(fleet: Fleet, certificate: Certificate, authorities: Sequence[str]) -> Held:
+    """Return the Secrets that brokers use as configured. ``authorities``: the CAs of each source, in the order of ``certificate.sources``."""
+    trusted = certificate.trusted(fleet.name)
+    digest = children.digest(sorted(authorities)) if len(trusted) > 1 else ""
+    return Held(certificate.presented(fleet.name), tuple(sorted(trusted)), digest)
+
+
+def lacking(fleet: Fleet, certificate: Certificate, authorities: Sequence[str]) -> str | None:
+    """Return which source has no CA yet, and what to do about it; None if each has one, or the source does not change."""
+    if certificate.previous is None:
+        return None
+    for source, text in itertools.zip_longest(certificate.sources, authorities, fillvalue=""):
+        if text or not isinstance(source, Certificate):
+            continue
+        name, namespace = source.secret_name(fleet.name), fleet.owner.namespace
+        cause = "create it with tls.crt, tls.key and ca.crt, or add ca.crt to it"
+        if source.self_signed is not None:
+            cause = f"firn-signer writes it; see kubectl -n {namespace} logs deployment/firn-signer"
+        elif source.cert_manager is not None:
+            cause = f"cert-manager writes it; see kubectl -n {namespace} describe certificate {name}"
+        return f"the source of the certificate does not change yet, because Secret {name} has no ca.crt: {cause}"
+    return None
+
+
+def bundle(fleet: Fleet, authorities: Sequence[str]) -> Manifest | None:
+    """Build the ConfigMap with the CAs of several Secrets; None if the brokers trust those of one Secret, or others than ``authorities``.
+
+    Its name contains their digest, so brokers that trust others keep their own ConfigMap.
+    """
+    found = fleet.bundle
+    if found is None or fleet.sources is None or fleet.sources.newest.bundle != children.digest(sorted(authorities)):
+        return None
+    data = {found.key: "".join(f"{text}\n" for text in sorted(set(authorities)))}
+    return children.child_object("v1", "ConfigMap", found.config_map or "", **fleet.meta(), data=data)
 
 
 def _is_address(host: str) -> bool:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from firn.model import names
-from firn.model.config import Image, Profile
+from firn.model.config import Authority, Image, Profile
 from firn_controllers.cache.addresses import CLIENT_PORT
 from firn_controllers.children import COMPONENT, Owner
+from firn_controllers.trust.sources import Sources
 
 EXTERNAL_PORT = 9094
 
@@ -47,6 +48,28 @@ class Fleet:
     def least_ready(self) -> int:
         """Number of ready brokers below which no record can be written."""
         return 1
+
+    @property
+    def sources(self) -> Sources | None:
+        """The Secrets with certificates and CAs that the brokers use; None without ``access``."""
+        return None
+
+    @property
+    def certificate_secret(self) -> str:
+        """Name of the Secret with the certificate of the brokers."""
+        assert self.sources is not None
+        return self.sources.newest.presents
+
+    @property
+    def bundle(self) -> Authority | None:
+        """The ConfigMap with the CAs that the brokers trust, while these come from several Secrets."""
+        digest = self.sources.newest.bundle if self.sources is not None else ""
+        return Authority(config_map=f"{self.service}-authorities-{digest}") if digest else None
+
+    @property
+    def bundles(self) -> list[Authority]:
+        """`bundle` as a list."""
+        return [] if self.bundle is None else [self.bundle]
 
     @property
     def domain(self) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from firn.model.config import Resources
 from firn_controllers import children
+from firn_controllers.fleet.access import SOURCES
 from firn_controllers.fleet.layout import EXTERNAL_PORT, Fleet
 from firn_controllers.ports import Manifest
 
@@ -56,6 +57,11 @@ def pod(
         "containers": [dict(container)],
         "volumes": list(volumes),
     }
+
+
+def source_marks(fleet: Fleet) -> dict[str, str]:
+    """Return the annotation with the Secrets that the brokers use; empty without ``access``."""
+    return {} if fleet.sources is None else {SOURCES: fleet.sources.written()}
 
 
 def container_ports(fleet: Fleet) -> list[dict[str, Any]]:

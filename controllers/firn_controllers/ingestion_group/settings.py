@@ -139,11 +139,14 @@ def kafka_connection(
     A managed fleet without ``access`` is reached without encryption, inside the cluster. With ``access``, it is so until
     its brokers are ``secured``.
     """
-    if access_of(profile) is not None and secured:
+    access = access_of(profile)
+    if access is not None and secured:
+        present, before = names.ACCESS_AUTHORITIES
         return KafkaConnection(
             bootstrap_servers=secure_servers(name, namespace),
             protocol="SASL_SSL",
-            ca_path=names.access_file(name, "ca.crt"),
+            ca_path=names.access_file(name, present),
+            previous_ca_path=names.access_file(name, before) if access.certificate.previous is not None else None,
             sasl_mechanism="OAUTHBEARER",
             sasl_token_path=names.access_file(name, "token"),
         )
@@ -178,13 +181,16 @@ def direct_reads(name: str, profile: DisklessProfile, namespace: str) -> DirectR
 
     With ``access``, drivers send the tokens of their ServiceAccount over TLS, as to the secure listener.
     """
-    token, reads, guarded = profile.token(name), profile.direct_reads, profile.access is not None
+    token, reads, access = profile.token(name), profile.direct_reads, profile.access
+    guarded, (present, before) = access is not None, names.ACCESS_AUTHORITIES
+    changing = access is not None and access.certificate.previous is not None
     assert token is not None
     assert reads is not None
     return DirectReads(
         address=internal_listener(name, namespace, tls=guarded),
         token_path=names.access_file(name, "token") if guarded else token.path,
-        listener_ca_path=names.access_file(name, "ca.crt") if guarded else None,
+        listener_ca_path=names.access_file(name, present) if guarded else None,
+        previous_listener_ca_path=names.access_file(name, before) if changing else None,
         url=profile.object_store.place(name),
         properties={**profile.object_store.properties, **reads.properties},
         secret_properties={key: reference.path for key, reference in reads.secret_properties.items()},

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.config import access_of
+from firn.model.config import Config, access_of
 from firn.model.jobs import GroupSettings
 from firn.model.progress import TopicProgress
 from firn_controllers import children
@@ -17,7 +17,7 @@ from firn_controllers.board import PATIENCE
 from firn_controllers.cache.contracts import Need
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.conditions.announcements import Announcement, EventReason
-from firn_controllers.fleet.access import is_secured
+from firn_controllers.fleet.access import is_secured, sources_of
 from firn_controllers.iceberg_topic import checks, lag, status
 from firn_controllers.ingestion_group import health, needs, service, settings, stateful_set
 from firn_controllers.ingestion_group.health import DriverReport, GroupHealth, ObservedGroup
@@ -123,9 +123,9 @@ class GroupReconciler:
         chosen = members.choose(
             self._needed(group), self._ports.clock.monotonic(), runs=runs, complete=self._contracts_known(group)
         )
-        opening = await self._opening()
-        wanted = settings.group_settings(self._config, group, self._context.cluster_uid, opening, chosen)
-        driver = stateful_set.build(self._config, wanted, self._owner, labels, in_use=in_use)
+        opening, config = await self._opening()
+        wanted = settings.group_settings(config, group, self._context.cluster_uid, opening, chosen)
+        driver = stateful_set.build(config, wanted, self._owner, labels, in_use=in_use)
         template = children.template_hash(driver)
         await cluster.apply(service.build(group, self._owner, labels))
         restarts = live is not None and runs and ready and live.template_hash != template
@@ -189,15 +189,24 @@ class GroupReconciler:
         """Return whether this process knows the job contracts of all topics of the group."""
         return self._board.contracts.knows(entry.uid for entry in self._topics.all() if entry.group == group)
 
-    async def _opening(self) -> frozenset[str]:
-        """Return the profiles with ``access`` whose brokers do not all have the secure listener yet."""
-        opening = set()
+    async def _opening(self) -> tuple[frozenset[str], Config]:
+        """Return the profiles with ``access`` whose brokers do not all have the secure listener yet, and the configuration for drivers.
+
+        If the configuration does not name the CA of a certificate that brokers have, drivers trust the CAs of these certificates.
+        Otherwise they would stop before the user corrects the configuration.
+        """
+        opening, config = set(), self._config
         for name, profile in self._config.profiles.items():
             access = access_of(profile)
             if access is not None:
                 live = await self._ports.cluster.stateful_set(names.fleet(name))
                 opening |= set() if is_secured(access, live) else {name}
-        return frozenset(opening)
+                sources = sources_of(name, access, live)
+                presented = sorted({held.presents for held in sources.alive}) if sources is not None else []
+                trusted = access.certificate.trusted(name)
+                if not set(presented) <= set(trusted):
+                    config = config.trusting(name, list(dict.fromkeys([*presented, *trusted]))[:2])
+        return frozenset(opening), config
 
     def _interval(self, group: str) -> float:
         """Return the seconds until the next read of the group's report: few while topics or the driver itself start."""

@@ -24,7 +24,7 @@ from firn.sasl.tokens import issuer
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.fleet.access import is_secured
 from firn_controllers.ingestion_group import settings as group_settings
-from firn_controllers.ports import Ports, UserPorts
+from firn_controllers.ports import Authorities, Ports, UserPorts
 from firn_controllers.reconcile import Controllers
 from firn_controllers.reconcilers.survey import Survey
 from firn_operator.adapters import progress
@@ -93,21 +93,25 @@ def with_issuer(config: Config) -> Config:
         return config
 
 
-def access(config: Config, api: Api) -> tuple[UserPorts | None, KafkaAccess | None, Callable[[], None]]:
-    """Return the ports of TopicUsers and of the rights of drivers, and the function that closes them.
+def access(
+    config: Config, api: Api
+) -> tuple[UserPorts | None, KafkaAccess | None, Authorities | None, Callable[[], None]]:
+    """Return the ports of TopicUsers, of the rights of drivers and of the CAs of brokers, and the function that closes them.
 
-    The first is None if the configuration has no users, and the second if the operator manages no ACLs of drivers.
+    The first is None if the configuration has no users, and the others if the operator manages no ACLs of drivers.
     """
     managed = config.profiles_with_acls
     if not config.users.enabled and not managed:
-        return None, None, lambda: None
+        return None, None, None, lambda: None
     connections = {
         name: group_settings.kafka_connection(name, profile, config.namespace)
         for name, profile in config.profiles.items()
     }
     principals = KafkaAccess(connections)
-    users = UserPorts(principals, KubeClientSecrets(api), MountedAuthorities(connections))
-    return users if config.users.enabled else None, principals if managed else None, principals.close
+    authorities = MountedAuthorities(connections)
+    users = UserPorts(principals, KubeClientSecrets(api), authorities)
+    rights = (principals, authorities) if managed else (None, None)
+    return users if config.users.enabled else None, *rights, principals.close
 
 
 def tables(config: Config) -> CatalogTables:
@@ -155,8 +159,8 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         progress_reader = progress.HttpProgress(progress.service_address(config.namespace))
         kafka_topics = topics(config, workloads)
         registries = schemas(config)
-        user_ports, rights, close_access = access(config, api)
-        others = (SystemClock(), user_ports, KubeCertificates(api), rights)
+        user_ports, rights, authorities, close_access = access(config, api)
+        others = (SystemClock(), user_ports, KubeCertificates(api), rights, authorities)
         ports = Ports(kafka_topics, lake, cluster, progress_reader, registries, *others)
         meters = (telemetry.QueueMeter(), telemetry.RunMeter())
         controllers = Controllers(config, owner_uid, ports, random.random, *meters, cluster_uid=cluster_uid)

@@ -33,11 +33,12 @@ _STUCK = 600.0
 
 
 def subjects(config: Config) -> dict[str, Terms]:
-    """Return the terms of the profiles with ``selfSigned``, by name. Raises InvalidSpecError."""
+    """Return the terms of the profiles with ``selfSigned``, by name, also as the previous source. Raises InvalidSpecError."""
     return {
-        name: Terms.of(access.certificate, hosts(config.namespace, name, config.profiles[name], access.certificate))
+        name: Terms.of(source, hosts(config.namespace, name, config.profiles[name], source))
         for name, access in config.closed_profiles.items()
-        if access.certificate.self_signed is not None
+        for source in access.certificate.sources
+        if source.self_signed is not None
     }
 
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from firn.kafka_clients import RECONNECT_BACKOFF_MS, connection_settings
+from firn.kafka_clients import RECONNECT_BACKOFF_MS, authorities, connection_settings
 from firn.model.jobs import KafkaConnection, TokenEndpoint
 from firn_spark.credentials import read_secret
 
@@ -39,10 +39,11 @@ def spark_options(connection: KafkaConnection) -> dict[str, str]:
         "kafka.max.poll.records": str(POLL_RECORDS),
         "kafka.max.partition.fetch.bytes": str(POLL_BYTES),
     }
-    if connection.ca_path is not None:
+    certificates = authorities(connection, read_secret)
+    if certificates is not None:
         options |= {
             "kafka.ssl.truststore.type": "PEM",
-            "kafka.ssl.truststore.certificates": read_secret(connection.ca_path),
+            "kafka.ssl.truststore.certificates": certificates,
         }
     if connection.certificate_path is not None and connection.certificate_key_path is not None:
         options |= {

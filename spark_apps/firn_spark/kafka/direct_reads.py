@@ -6,6 +6,7 @@ import http.client
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -119,10 +120,14 @@ class DirectReader:
 
     def _connection(self, host: str, port: int | None) -> http.client.HTTPConnection:
         """Return a connection that is not open yet. Raises OSError for an unreadable CA."""
-        if self._reads.listener_ca_path is None:
+        present, previous = self._reads.listener_ca_path, self._reads.previous_listener_ca_path
+        if present is None:
             return http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
-        # The file is read for each request, because the kubelet replaces it when the CA changes.
-        context = ssl.create_default_context(cafile=self._reads.listener_ca_path)
+        # The files are read for each request, because the kubelet replaces them when a CA changes. A new source may have none yet.
+        files = [path for path in (present, previous) if path is not None and Path(path).exists()]
+        context = ssl.create_default_context(cafile=files[0] if files else present)
+        for path in files[1:]:
+            context.load_verify_locations(path)
         return http.client.HTTPSConnection(host, port, timeout=ANSWER_SECONDS, context=context)
 
     def _token(self) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 PROFILE, ISSUER = "waves", "lake-ca"
-SECRET = names.brokers_certificate(PROFILE)
+SECRET = names.issued_certificate(PROFILE, ISSUER)
 GROUP = "cert-manager.io/v1"
 CERTIFICATE = f"/apis/{GROUP}/namespaces/{SYSTEM}/certificates/{SECRET}"
 

@@ -466,6 +466,23 @@ def test_the_operator_mounts_its_token_and_the_ca_of_brokers_with_a_secure_liste
     assert "brokers-tls" not in {each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
 
 
+def test_while_the_source_of_a_certificate_changes_both_sources_have_their_rights() -> None:
+    certificate = {"certManager": {"name": "lake-ca"}, "previous": {"selfSigned": {}}}
+    objects = manifests(
+        render({**IMAGES, **OPEN, "profiles": {"waves": {**WAVES, "access": {"certificate": certificate}}}})
+    )
+    signed, issued = names.brokers_certificate("waves"), names.issued_certificate("waves", "lake-ca")
+    ((_, rule),) = rules_of(objects, "firn-signer")
+    assert rule["resourceNames"] == [names.authority("waves"), signed]
+    resources = [name for _, rule in rules_of(objects, "firn-operator") for name in rule.get("resourceNames", ())]
+    assert issued in resources
+    spec = find_object(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]
+    (volume,) = [each for each in spec["volumes"] if each["name"] == "access-waves"]
+    (wanted,), _ = children.access_volumes(config_of(objects).closed_profiles)
+    assert volume["projected"] == wanted["projected"]
+    assert [source["secret"]["name"] for source in volume["projected"]["sources"][:2]] == [issued, signed]
+
+
 def test_only_a_profile_with_self_signed_certificates_installs_the_signer() -> None:
     access = {"certificate": {"selfSigned": {}}, "plaintext": "Close"}
     on = {
@@ -505,7 +522,7 @@ def test_the_operator_may_write_certificates_only_of_profiles_that_use_cert_mana
     profiles = {"waves": {**WAVES, "access": access}, "others": {**WAVES, "access": ACCESS}}
     objects = manifests(render({**IMAGES, "profiles": profiles}))
     found = [pair for pair in rules_of(objects, "firn-operator") if "cert-manager.io" in pair[1]["apiGroups"]]
-    own = [names.brokers_certificate("waves")]
+    own = [names.issued_certificate("waves", "lake-ca")]
     rule = {"resources": ["certificates"], "resourceNames": own, "verbs": ["create", "patch"]}
     assert found == [("firn-system", {"apiGroups": ["cert-manager.io"], **rule})]
     plain = manifests(render({**IMAGES, "profiles": {"others": {**WAVES, "access": ACCESS}}}))

@@ -376,7 +376,7 @@ def test_brokers_and_clients_mount_the_certificate_of_the_signer(tmp_path: Path)
     assert stateful_set.build(longer, 0) == stateful_set.build(managed, 0), "terms of the certificate replace no broker"
 
 
-CERTIFICATE = names.brokers_certificate("waves")
+CERTIFICATE = names.issued_certificate("waves", "lake-ca")
 
 
 def cert_manager(**terms: Any) -> dict[str, Any]:

@@ -137,7 +137,7 @@ NEW: dict[str, dict[str, Any]] = {
     "group-settings": {
         "cluster": "cluster-1",
         "former_clusters": ["cluster-0"],
-        "kafka": {"classic": {"sasl_tokens": TOKENS, "sasl_token_path": "/token"}},
+        "kafka": {"classic": {"sasl_tokens": TOKENS, "sasl_token_path": "/token", "previous_ca_path": "/old-ca"}},
         "catalogs": {"more": TRUSTING},
         "direct": {
             "diskless": {
@@ -148,6 +148,7 @@ NEW: dict[str, dict[str, Any]] = {
                 "secret_properties": {"aws_access_key_id": "/id"},
                 "ca_path": "/ca",
                 "listener_ca_path": "/brokers-ca",
+                "previous_listener_ca_path": "/old-brokers-ca",
             }
         },
         "registries": {
@@ -165,7 +166,9 @@ NEW: dict[str, dict[str, Any]] = {
         "executor_storage_request": "2Gi",
     },
     "maintenance-run": {
-        "kafka": {"classic": {**KAFKA, "sasl_tokens": TOKENS, "sasl_token_path": "/token"}},
+        "kafka": {
+            "classic": {**KAFKA, "sasl_tokens": TOKENS, "sasl_token_path": "/token", "previous_ca_path": "/old-ca"}
+        },
         "catalogs": {"more": TRUSTING},
         "tables": [
             {

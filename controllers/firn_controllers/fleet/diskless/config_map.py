@@ -90,13 +90,14 @@ def settings(fleet: DisklessFleet) -> dict[str, Any]:
 
 def _access(fleet: DisklessFleet, access: Access) -> dict[str, Any]:
     """Return the settings of the secure listener and of the rights of clients. Raises InvalidSpecError."""
-    secret = access.certificate.secret_name(fleet.name)
+    secret = fleet.certificate_secret
     tls: dict[str, Any] = {
         "certFile": names.secret_file(secret, "tls.crt"),
         "keyFile": names.secret_file(secret, "tls.key"),
     }
     if "Certificate" in access.authentication:
-        tls |= {"clientCaFile": names.secret_file(secret, "ca.crt"), "principalRules": list(access.principal_rules)}
+        authority = names.secret_file(secret, "ca.crt") if fleet.bundle is None else fleet.bundle.path
+        tls |= {"clientCaFile": authority, "principalRules": list(access.principal_rules)}
     guarded = {"tls": tls, "authentication": list(access.authentication)}
     added: dict[str, Any] = {
         "listeners": {"secure": {"name": "SECURE", "bind": f"0.0.0.0:{SECURE_PORT}", **guarded}},

@@ -11,9 +11,10 @@ from firn.model import names
 from firn.model.config import Authority, Config, DisklessProfile, Registry, SecretKey
 from firn_controllers.cache.addresses import CLIENT_PORT, INTERNAL_PORT, SECURE_PORT
 from firn_controllers.children import Owner
-from firn_controllers.fleet.access import is_secured, super_users
+from firn_controllers.fleet.access import is_secured, sources_of, super_users
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.ports import StatefulSetState
+from firn_controllers.trust.sources import Sources
 
 METRICS_PORT = 9090
 CONFIG_PATH = "/etc/firn/broker"
@@ -38,6 +39,7 @@ class DisklessFleet(Fleet):
     """With ``access``: principals that may do everything."""
     secured: bool = False
     """With ``access``: all brokers have the secure listener, so Firn's own clients may use it."""
+    sources: Sources | None = None
 
     @classmethod
     def from_profile(
@@ -59,6 +61,7 @@ class DisklessFleet(Fleet):
             registries={registry: config.registries[registry] for registry in profile.registries},
             super_users=() if access is None else super_users(config, access, anonymous=access.plaintext == "Keep"),
             secured=is_secured(access, live),
+            sources=sources_of(name, access, live),
         )
 
     @property
@@ -94,7 +97,7 @@ class DisklessFleet(Fleet):
     def authorities(self) -> list[Authority]:
         """CA certificates that the brokers need."""
         registries = (authority for each in self.registries.values() for authority in each.authorities)
-        return [*self.profile.authorities, *registries]
+        return [*self.profile.authorities, *registries, *self.bundles]
 
     @property
     def secret_names(self) -> list[str]:
@@ -102,8 +105,7 @@ class DisklessFleet(Fleet):
         # With access, drivers send the tokens of their ServiceAccounts.
         token = [] if self.token is None or self.profile.access is not None else [self.token.secret]
         registries = [reference.secret for each in self.registries.values() for reference in each.references()]
-        access = self.profile.access
-        certificate = [] if access is None else [access.certificate.secret_name(self.name)]
+        certificate = [] if self.sources is None else [self.certificate_secret]
         return sorted({*self.profile.secret_names(), *token, *registries, *certificate})
 
     @property

@@ -36,7 +36,8 @@ def build(fleet: DisklessFleet, partition: int) -> Manifest:
         mounts.append({"name": "api-server", "mountPath": API_SERVER_PATH, "readOnly": True})
     pod = stateful_set.pod(fleet, UID, DRAIN_SECONDS, _container(fleet, mounts, resources), volumes)
     pod["serviceAccountName"] = fleet.profile.service_account
-    return stateful_set.build(fleet, partition, pod, annotations={names.SECURED: "true"} if fleet.secured else {})
+    marks = stateful_set.source_marks(fleet) | ({names.SECURED: "true"} if fleet.secured else {})
+    return stateful_set.build(fleet, partition, pod, annotations=marks)
 
 
 def _api_server() -> Manifest:

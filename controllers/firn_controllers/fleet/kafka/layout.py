@@ -12,9 +12,10 @@ from firn.model.config import Config, KafkaProfile
 from firn.model.errors import InvalidSpecError
 from firn_controllers.cache.addresses import CERTIFICATE_PORT, CLIENT_PORT, SECURE_PORT
 from firn_controllers.children import Owner, digest
-from firn_controllers.fleet.access import annotation, super_users
+from firn_controllers.fleet.access import annotation, sources_of, super_users
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.ports import Manifest, StatefulSetState
+from firn_controllers.trust.sources import Sources
 
 CONTROLLER_PORT = 9093
 QUORUM_PORT = 9098
@@ -69,6 +70,7 @@ class KafkaFleet(Fleet):
     stage: Stage = Stage.PLAIN
     super_users: tuple[str, ...] = ()
     """With ``access``: principals that may do everything."""
+    sources: Sources | None = None
 
     @classmethod
     def from_profile(
@@ -103,6 +105,7 @@ class KafkaFleet(Fleet):
             metadata_version=version,
             storage_size=size,
             storage_class_name=storage_class,
+            sources=sources_of(name, profile.access, live),
         ).at(stage_of(name, profile, live), config)
 
     def at(self, stage: Stage, config: Config) -> Self:

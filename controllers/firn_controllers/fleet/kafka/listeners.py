@@ -100,7 +100,7 @@ def _rights(fleet: KafkaFleet, access: Access) -> dict[str, str]:
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": KEYSTORE,
         "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": f"{TLS_PATH}/ca.crt",
+        "ssl.truststore.location": f"{TLS_PATH}/ca.crt" if fleet.bundle is None else fleet.bundle.path,
         # Otherwise a broker refuses a new certificate with another subject or other names until it restarts.
         "ssl.allow.dn.changes": "true",
         "ssl.allow.san.changes": "true",

@@ -62,13 +62,15 @@ def build(fleet: KafkaFleet, version: str) -> Manifest:
     account = {}
     if access is not None and fleet.stage >= Stage.MOVED:
         servers = secure_servers(fleet.name, namespace)
+        authority = names.access_file(fleet.name, "ca.crt") if fleet.bundle is None else fleet.bundle.path
         token = f"file://{names.access_file(fleet.name, 'token')}"
         env += [
-            {"name": "FIRN_CLIENT", "value": _client(names.access_file(fleet.name, "ca.crt"), token)},
+            {"name": "FIRN_CLIENT", "value": _client(authority, token)},
             {"name": "KAFKA_OPTS", "value": f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={token}"},
         ]
         access_volumes, access_mounts = children.access_volumes({fleet.name: access})
-        volumes, mounts = volumes + access_volumes, mounts + access_mounts
+        trust_volumes, trust_mounts = children.trust_volumes(fleet.bundles)
+        volumes, mounts = volumes + access_volumes + trust_volumes, mounts + access_mounts + trust_mounts
         account = {"serviceAccountName": fleet.profile.service_account}
     container = {
         "name": "upgrade",

@@ -38,6 +38,7 @@ def build(fleet: KafkaFleet, partition: int) -> Manifest:
     ]
     if fleet.stage > Stage.PLAIN:
         marks[STAGE] = str(fleet.stage.value)
+        marks |= stateful_set.source_marks(fleet)
         volumes += _access_volumes(fleet)
     if fleet.stage >= Stage.MOVED:
         marks[names.SECURED] = "true"
@@ -49,8 +50,6 @@ def build(fleet: KafkaFleet, partition: int) -> Manifest:
 
 def _access_volumes(fleet: KafkaFleet) -> list[Manifest]:
     """Return the volumes with the certificate, a token of the brokers, and the keys that verify tokens."""
-    access = fleet.profile.access
-    assert access is not None
     token = {
         "audience": names.TOKEN_AUDIENCE,
         "expirationSeconds": names.BROKER_TOKEN_SECONDS,
@@ -59,9 +58,10 @@ def _access_volumes(fleet: KafkaFleet) -> list[Manifest]:
     keys = {"name": token_keys.name(fleet), "items": [{"key": listeners.KEYS_FILE, "path": listeners.KEYS_FILE}]}
     sources = [{"serviceAccountToken": token}, {"configMap": keys}]
     return [
-        {"name": "tls", "secret": {"secretName": access.certificate.secret_name(fleet.name), "defaultMode": 0o440}},
+        {"name": "tls", "secret": {"secretName": fleet.certificate_secret, "defaultMode": 0o440}},
         {"name": "tokens", "projected": {"defaultMode": 0o440, "sources": sources}},
         {"name": "keystore", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+        *children.trust_volumes(fleet.bundles)[0],
     ]
 
 
@@ -78,6 +78,7 @@ def _container(fleet: KafkaFleet, resources: dict[str, Any]) -> Manifest:
             {"name": "tls", "mountPath": listeners.TLS_PATH, "readOnly": True},
             {"name": "tokens", "mountPath": listeners.TOKENS_PATH, "readOnly": True},
             {"name": "keystore", "mountPath": listeners.KEYSTORE_PATH},
+            *children.trust_volumes(fleet.bundles)[1],
         ]
     return {
         "name": "kafka",

@@ -7,12 +7,13 @@ import socket
 import ssl
 import struct
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException
 
-from firn.kafka_clients import addresses
+from firn.kafka_clients import addresses, authorities
 from firn.model.errors import AccessDeniedError, FirnError
 from firn.model.jobs import KafkaConnection
 from firn.sasl import exchange
@@ -230,11 +231,15 @@ class BrokerConnection:
         connection = self._connection
         if not connection.protocol.endswith("SSL"):
             return None
-        for path in (connection.ca_path, connection.certificate_path, connection.certificate_key_path):
+        for path in (connection.certificate_path, connection.certificate_key_path):
             if path is not None:
                 secret_files.read(path, self._purpose)
+        authorities(connection, lambda path: secret_files.read(path, self._purpose))
+        files = [path for path in connection.ca_paths if Path(path).exists()]
         try:
-            context = ssl.create_default_context(cafile=connection.ca_path)
+            context = ssl.create_default_context(cafile=files[0] if files else None)
+            for path in files[1:]:
+                context.load_verify_locations(path)
             context.check_hostname = connection.verify_hostname
             if connection.certificate_path is not None:
                 context.load_cert_chain(connection.certificate_path, connection.certificate_key_path)

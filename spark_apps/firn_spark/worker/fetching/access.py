@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from firn.kafka_clients import addresses
+from firn.kafka_clients import addresses, authorities
 from firn.model.jobs import DirectReads, KafkaConnection
 from firn.sasl.tokens import GivenToken, TokenClient
 from firn_spark.credentials import read_secret
@@ -66,13 +66,13 @@ def bucket(reads: DirectReads) -> Bucket:
 
 def access(connection: KafkaConnection) -> Access:
     """Return the access of ``connection``. Raises NotReadyError if a secret's file is missing."""
-    files = (connection.ca_path, connection.certificate_path, connection.certificate_key_path)
-    authority, certificate, key = (None if path is None else read_secret(path) for path in files)
+    files = (connection.certificate_path, connection.certificate_key_path)
+    certificate, key = (None if path is None else read_secret(path) for path in files)
     password = read_secret(connection.sasl_password_path) if connection.sasl_password_path else ""
     return Access(
         bootstrap_servers=connection.bootstrap_servers,
         protocol=connection.protocol,
-        authority=authority,
+        authority=authorities(connection, read_secret),
         certificate=certificate,
         certificate_key=key,
         verify_hostname=connection.verify_hostname,

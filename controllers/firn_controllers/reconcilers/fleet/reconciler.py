@@ -2,19 +2,16 @@
 board.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, UnavailableError
 from firn_controllers import children
-from firn_controllers.cache.addresses import SECURE_PORT
 from firn_controllers.conditions.announcements import Announcement, EventReason
-from firn_controllers.fleet import builders, certificate, health, kinds, rollout
+from firn_controllers.fleet import builders, health, kinds, rollout
 from firn_controllers.fleet.access import open_warning
 from firn_controllers.fleet.diskless.layout import DisklessFleet
 from firn_controllers.fleet.health import FleetHealth
@@ -27,6 +24,7 @@ from firn_controllers.fleet.rollout import Step
 from firn_controllers.ports import FleetState, PodState, StatefulSetState
 from firn_controllers.queue import Outcome
 from firn_controllers.reconcilers.context import Context
+from firn_controllers.reconcilers.fleet.certificates import FleetCertificates
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +35,6 @@ LONG_WAIT = 300.0
 """Seconds without a step after which the wait of a roll-out is reported."""
 OPEN_INTERVAL = 3600.0
 """Seconds between two Events for open brokers. By default, Kubernetes keeps an Event for an hour."""
-RELOAD_INTERVAL = 120.0
-"""Seconds between two requests to read certificates again. Each one is a record of some bytes in Kafka's metadata. Also between two
-looks at the certificates that brokers present."""
 INTERVAL_BUSY = 3.0
 """Seconds between two reconciles while brokers are being replaced or upgraded, or have a problem."""
 
@@ -65,18 +60,12 @@ class FleetReconciler:
         self._waits: dict[str, _Wait] = {}
         """Profile -> the wait of its roll-out."""
         self._pruned: set[str] = set()
-        """Profiles whose old configurations this process has removed.
-
-        It creates no others, because its own configuration never changes.
-        """
+        """Profiles whose old configurations this process has removed since the last roll-out."""
         self._keys_due: dict[str, float] = {}
         """Profile -> time of the next read of the keys for its brokers."""
-        self._reload_due: dict[str, float] = {}
-        """Profile -> time of the next reload of its brokers' certificates."""
-        self._ends_due: dict[str, float] = {}
-        """Profile -> time of the next look at the certificates that its brokers present."""
         self._warnings_due: dict[str, float] = {}
         """Profile -> time of the next Event for open brokers."""
+        self._certificates = FleetCertificates(context)
         self._logs_due: dict[str, float] = {}
         """Profile -> time of the next read of its brokers' logs."""
         self._sightings: dict[str, Sightings] = {}
@@ -111,16 +100,10 @@ class FleetReconciler:
             wanted = children.template_hash(kinds.stateful_set(fleet, 0))
             rolling = rollout.under_way(wanted, live, pods)
             settled = rollout.complete(wanted, pods, fleet.replicas) and not rolling
-            if settled and isinstance(fleet, DisklessFleet) and fleet.profile.access is not None:
-                fleet = replace(fleet, secured=True)
-            version, failure = None, None
-            if isinstance(fleet, KafkaFleet):
-                fleet, version, failure = await self._finalized(fleet, settled)
-                if settled and Stage.PLAIN < fleet.stage < Stage.CLOSED:
-                    fleet = fleet.at(Stage(fleet.stage + 1), self._config)
-                    wanted, rolling = children.template_hash(kinds.stateful_set(fleet, 0)), True
-                failure = await self._publish_token_keys(fleet) or failure
-            uncertified = await self._certificate(fleet)
+            fleet, version, failure = await self._advanced(fleet, settled)
+            before, wanted = wanted, children.template_hash(kinds.stateful_set(fleet, 0))
+            rolling = rolling or wanted != before
+            uncertified = await self._certificates.request(fleet)
             # Only a roll-out waits for replicas, and a list of all partitions takes long.
             detailed = await self._ask(profile, replicas=True) if rolling and answers else admin
             await self._apply(fleet, rollout.step(wanted, live, pods, _answer(detailed, fleet), fleet.replicas))
@@ -130,20 +113,39 @@ class FleetReconciler:
             if fleet_health.problem is not None:
                 fleet_health = FleetHealth(Reason.BROKER_UNREACHABLE, str(error), stalled=True)
             return fleet_health, False
-        if settled:
+        if rolling:
+            self._pruned.discard(profile)
+        elif settled:
             await self._prune(fleet)
-            if isinstance(fleet, KafkaFleet) and plain_clients.are_reported(fleet) and not rolling:
+            if isinstance(fleet, KafkaFleet) and plain_clients.are_reported(fleet):
                 await self._find_plain_clients(fleet, pods)
         if isinstance(fleet, KafkaFleet):
-            await self._find_certificate_end(fleet, pods)
+            await self._certificates.find_end(fleet, pods)
             if isinstance(admin, FleetState):
-                await self._reload_certificates(fleet)
+                await self._certificates.reload(fleet)
         wrong = failure or uncertified or self._long_wait(profile)
         fleet_health = health.fleet_health(profile, fleet, pods, admin, rolling=rolling, wrong=wrong)
-        if uncertified is not None and fleet_health.problem is not None:
+        hint = failure or uncertified
+        if hint is not None and fleet_health.problem is not None:
             # New brokers do not start without a certificate, and their own message cannot name the cause.
-            fleet_health = replace(fleet_health, message=f"{fleet_health.message}; {uncertified}")
+            fleet_health = replace(fleet_health, message=f"{fleet_health.message}; {hint}")
         return fleet_health, rolling or (version is not None and failure is None)
+
+    async def _advanced(self, fleet: AnyFleet, settled: bool) -> tuple[AnyFleet, str | None, str | None]:
+        """Make the next step of a change for which all brokers need the step before. ``settled``: they have the template of ``fleet``.
+
+        Returns the fleet after the step, the metadata version that is still to be finalized, and why a step failed.
+        """
+        if settled and isinstance(fleet, DisklessFleet) and fleet.profile.access is not None:
+            fleet = replace(fleet, secured=True)
+        version, failure = None, None
+        if isinstance(fleet, KafkaFleet):
+            fleet, version, failure = await self._finalized(fleet, settled)
+            if settled and Stage.PLAIN < fleet.stage < Stage.CLOSED:
+                fleet = fleet.at(Stage(fleet.stage + 1), self._config)
+            failure = await self._publish_token_keys(fleet) or failure
+        fleet, refused = await self._certificates.advanced(fleet, complete=settled)
+        return fleet, version, refused or failure
 
     async def _sized(self, profile: str, live: StatefulSetState | None) -> AnyFleet:
         """Return the fleet. It has the size of its volumes, also after the StatefulSet was deleted.
@@ -193,33 +195,6 @@ class FleetReconciler:
         self._keys_due[fleet.name] = now + KEYS_INTERVAL
         return None
 
-    async def _reload_certificates(self, fleet: KafkaFleet) -> None:
-        """Let the brokers use a renewed certificate. They do not watch their files."""
-        now = self._context.ports.clock.monotonic()
-        if fleet.stage is Stage.PLAIN or now < self._reload_due.get(fleet.name, now):
-            return
-        try:
-            await self._context.ports.topics.reload_certificates(fleet.name)
-        except FirnError as error:
-            # A broker that refuses a wrong certificate keeps the one that it has.
-            log.warning("profile %s: the brokers did not read their certificates again: %s", fleet.name, error)
-        self._reload_due[fleet.name] = now + RELOAD_INTERVAL
-
-    async def _find_certificate_end(self, fleet: KafkaFleet, pods: Sequence[PodState]) -> None:
-        """Find the end of the certificate that ends first. Only the brokers have the Secret, and the operator may not read it."""
-        now = self._context.ports.clock.monotonic()
-        hosts = [f"{pod.name}.{fleet.domain}" for pod in pods if pod.ready]
-        if fleet.stage is Stage.PLAIN or not hosts or now < self._ends_due.get(fleet.name, now):
-            return
-        asked = (self._context.ports.topics.certificate_end(host, SECURE_PORT) for host in hosts)
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        for error in found:
-            if isinstance(error, BaseException):
-                log.warning("profile %s: %s", fleet.name, error)
-        if ends := [each for each in found if isinstance(each, datetime)]:
-            self._context.board.certificate_ends[fleet.name, "presented"] = min(ends)
-        self._ends_due[fleet.name] = now + RELOAD_INTERVAL
-
     async def _find_plain_clients(self, fleet: KafkaFleet, pods: Sequence[PodState]) -> None:
         """Report the clients that connect without encryption, from the logs of the brokers."""
         profile, now = fleet.name, self._context.ports.clock.monotonic()
@@ -262,23 +237,6 @@ class FleetReconciler:
             self._waits[fleet.name] = _Wait(step.waits, since, wait.told if wait is not None else "")
             log.info("profile %s: the operator waits %s before it replaces the next broker", fleet.name, step.waits)
 
-    async def _certificate(self, fleet: AnyFleet) -> str | None:
-        """Apply the Certificate of cert-manager, and return why the brokers may lack its certificate. Raises InvalidSpecError."""
-        access, port = fleet.profile.access, self._context.ports.certificates
-        if access is None or access.certificate.cert_manager is None or port is None:
-            return None
-        manifest = certificate.build(fleet, access.certificate)
-        try:
-            state = await port.apply(manifest)
-        except InvalidSpecError:
-            raise
-        except FirnError as error:
-            # The brokers keep the certificate that they have.
-            return str(error)
-        if state.ends is not None:
-            self._context.board.certificate_ends[fleet.name, "brokers"] = state.ends
-        return certificate.problem(fleet, state)
-
     def _long_wait(self, profile: str) -> str | None:
         """Return why the roll-out makes no step, as it was after `LONG_WAIT`, or None."""
         wait = self._waits.get(profile)
@@ -307,9 +265,10 @@ class FleetReconciler:
         """Delete the configurations that no broker starts from any more."""
         if fleet.name in self._pruned:
             return
-        kept, cluster = kinds.config_map(fleet)["metadata"]["name"], self._cluster
+        kept, cluster = {kinds.config_map(fleet)["metadata"]["name"]}, self._cluster
+        kept |= {bundle.config_map for bundle in fleet.bundles if bundle.config_map is not None}
         for name in await cluster.list_names("v1", "ConfigMap", fleet.labels):
-            if name != kept:
+            if name not in kept:
                 await cluster.delete("v1", "ConfigMap", self._owner.namespace, name)
         self._pruned.add(fleet.name)
 

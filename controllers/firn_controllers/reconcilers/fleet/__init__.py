@@ -1,0 +1,1 @@
+"""The reconciler of profiles, with their brokers."""
