@@ -159,7 +159,7 @@ priorityClassName: {{ . }}
 {{- end -}}
 {{- end }}
 
-{{/* Profiles whose certificates have a source now or before a change, sorted, and the Secrets of these certificates.
+{{/* Profiles whose certificates have this source, also before a change, sorted, and the Secrets of these certificates.
 Argument: dict "root" $ "source" (selfSigned | certManager). JSON: {profiles: [NAME], secrets: [SECRET]} */}}
 {{- define "firn.certificatesFrom" -}}
 {{- $kind := .source -}}

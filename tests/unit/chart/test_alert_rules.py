@@ -444,6 +444,7 @@ CASES = (
         'firn_certificate_expiry_seconds{namespace="other", profile="diskless", certificate="brokers"} 60x400',
     ),
     case("FirnBrokersOpen", "open", 161, f'firn_fleet_open{{{OPERATOR}, profile="diskless"}} 0x100 1x299'),
+    case("FirnBrokersOpen", "closed", None, f'firn_fleet_open{{{OPERATOR}, profile="diskless"}} 0x400'),
     case(
         "FirnStoreCertificateExpires",
         "not renewed",
