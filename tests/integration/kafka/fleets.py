@@ -106,7 +106,8 @@ class Brokers:
             layout.DATA_PATH: home / "data",
             layout.CONFIG_PATH: home / "config",
             listeners.KEYSTORE_PATH: home / "keystore",
-            listeners.TLS_PATH: self.files / "tls",
+            listeners.TLS_PATH: self._secret(fleet),
+            names.TRUST_PATH: self.files / "trust",
             listeners.TOKENS_PATH: self.files / "tokens",
             "/tmp/server.properties": home / "server.properties",
         }
@@ -123,6 +124,11 @@ class Brokers:
         ready = lambda: _listens(self.address(ordinal), port)  # noqa: E731
         with running(script, ready, log, environment=environment, seconds=STARTS):
             yield
+
+    def _secret(self, fleet: KafkaFleet) -> Path:
+        """Return the directory with the certificate. A test with several Secrets has one for each."""
+        own = self.files / fleet.certificate_secret if fleet.sources is not None else self.files / "tls"
+        return own if own.exists() else self.files / "tls"
 
     def _placed(self, text: str, places: dict[str, Path]) -> str:
         """Return a script or a configuration with paths and addresses of this machine."""
