@@ -3,6 +3,7 @@
 import json
 
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import Configuration
 
@@ -79,7 +80,7 @@ def test_an_existing_kafka_may_require_tls_and_sasl(namespace: str, produce: Pro
         secure_kafka.stop()
 
 
-async def test_the_logs_of_brokers_are_readable_and_only_with_a_right_of_its_own() -> None:
+async def test_clients_without_encryption_are_reported_from_the_logs_of_brokers(release: None) -> None:
     configuration = Configuration()
     await kube_config.load_kube_config(str(STATE / "kubeconfig"), client_configuration=configuration)
     api = Api(configuration, RateLimit(100, 100))
@@ -88,7 +89,11 @@ async def test_the_logs_of_brokers_are_readable_and_only_with_a_right_of_its_own
     finally:
         await api.close()
     assert "metadata.version" in log
-    # The chart gives the right to the operator only for plaintext: Keep, which this release does not have.
-    account = f"system:serviceaccount:{SYSTEM}:firn-operator"
-    asked = kubectl("-n", SYSTEM, "auth", "can-i", "get", "pods", "--subresource=log", f"--as={account}", check=False)
-    assert asked.strip() == "no"
+    # The chart gives the right to the operator for plaintext: Keep, and to no other account.
+    for account, expected in (("firn-operator", "yes"), ("firn-ingest", "no"), ("firn-maintain", "no")):
+        user = f"--as=system:serviceaccount:{SYSTEM}:{account}"
+        asked = kubectl("-n", SYSTEM, "auth", "can-i", "get", "pods", "--subresource=log", user, check=False)
+        assert asked.strip() == expected, account
+    AdminClient({"bootstrap.servers": "127.0.0.1:30010", "client.id": "old-billing"}).list_topics(timeout=60)
+    reported = ("-n", SYSTEM, "get", "events", "--field-selector=reason=UnencryptedClients", "-o", "name")
+    await_until("an Event reports clients without encryption", lambda: kubectl(*reported).strip(), timeout=180)
