@@ -47,7 +47,7 @@ def running(
     *,
     environment: Mapping[str, str] | None = None,
     user: str | None = None,
-    seconds: float = 90.0,
+    seconds: float = 240.0,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run ``command`` until the end of the with block. It is ``ready`` inside the block, at most ``seconds`` after its
     start, and its output is in ``log``."""
