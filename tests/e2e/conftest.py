@@ -80,7 +80,7 @@ PRODUCE = """
 import json, sys
 from confluent_kafka import Producer
 bootstrap, topic = sys.argv[1:3]
-settings = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+settings = json.loads(sys.stdin.readline())  # no arguments, because they may have a password
 failed = []
 producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, **settings})
 for line in sys.stdin:
@@ -115,8 +115,8 @@ def produce(client: str) -> Produce:
 
     def send(topic: Manifest, records: list[dict[str, Any]], **settings: Any) -> None:
         status = topic["status"]
-        lines = "\n".join(json.dumps(record) for record in records)
-        arguments = [status["bootstrapServers"], status["topicName"], json.dumps(settings)]
+        lines = "\n".join(json.dumps(each) for each in (settings, *records))
+        arguments = [status["bootstrapServers"], status["topicName"]]
         kubectl("-n", client, "exec", "-i", "client", "--", "python", "-c", PRODUCE, *arguments, stdin=lines)
 
     return send

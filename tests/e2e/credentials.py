@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hack import quickstart
+from hack.localcluster.layout import Layout
+from hack.localcluster.node.footprint import processes_of
 
 SECRET_KEYS = ("password", "secret-key", "token", "tls.key", "ca.key", "client-secret")
 """Keys of Secrets whose values are secret. The other keys contain names, addresses, certificates, or these values."""
@@ -29,7 +31,8 @@ KINDS = (
 )  # fmt: skip
 
 
-LOGS = quickstart.STATE / "node" / "log" / "pods"
+LAYOUT = Layout(quickstart.STATE.resolve())
+LOGS = LAYOUT.logs / "pods"
 """The log files of all containers of the local cluster."""
 SHAPES = re.compile(r"eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{40,}|-----BEGIN [A-Z ]*PRIVATE KEY")
 """The shapes of a token of a ServiceAccount and of a private key, which need not be in a Secret."""
@@ -103,10 +106,9 @@ class Collector:
                 os.link(file, self._logs / f"{directory}_{container}_{name}_{file.stat().st_ino}")
 
     def _look_at_processes(self) -> None:
-        for process in Path("/proc").glob("[0-9]*/cmdline"):
-            with suppress(OSError):  # The process has ended.
-                text = process.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                self.texts[f"process {text[:200]} {process.parent.name}"] = text
+        # Other tests of this machine have processes, too, and may pass credentials of their own servers.
+        for pid, text in processes_of(LAYOUT.control_group, str(LAYOUT.directory)).items():
+            self.texts[f"process {text[:200]} {pid}"] = text
 
     def _look_at_secrets(self) -> None:
         for secret in _items("/api/v1/secrets"):

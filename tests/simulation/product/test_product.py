@@ -17,7 +17,7 @@ from tests.simulation.product.story import Outcome, Story, story_of, tell
 
 KEPT = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 """Stories that failed once."""
-SEEDS = range(1000 if os.environ.get("FIRN_LONG") else 100)
+SEEDS = range(1000 if os.environ.get("FIRN_LONG") else 200)
 TOGETHER = 10
 """Seeds of a test."""
 LANDED, FAULTS = 40, 2
