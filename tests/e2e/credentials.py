@@ -58,10 +58,12 @@ class Collector:
         self._thread.start()
 
     def stop(self) -> None:
+        """End the collection. Nothing happens if it has ended before."""
         self._end.set()
         self._thread.join(60)
         if self._logs is not None:
             shutil.rmtree(self._logs)
+            self._logs = None
 
     def look(self) -> None:
         """Add the credentials, logs, argument lists, Events and objects that exist now."""
