@@ -15,7 +15,7 @@ import structlog
 
 from firn.model.clock import Clock
 from firn_broker import metrics
-from firn_broker.access.changes import ChangeLog, Changes, resource, short
+from firn_broker.access.changes import ChangeLog, Changes, named, resource, short
 from firn_broker.access_types import Caller, Operation, ResourceType
 
 log = structlog.get_logger()
@@ -104,12 +104,12 @@ class Audit:
 
     def denied(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> None:
         """Note that ACLs denied an operation."""
-        named = _name(operation)
-        metrics.DENIALS.labels(named).inc()
+        asked = named(operation)
+        metrics.DENIALS.labels(asked).inc()
         self._denials.note(
             caller.principal,
             (
-                ("principal", short(caller.principal)), ("address", caller.host), ("operation", named),
+                ("principal", short(caller.principal)), ("address", caller.host), ("operation", asked),
                 ("resource", resource(type, name)),
             ),
         )  # fmt: skip
@@ -151,8 +151,3 @@ class Audit:
                 self._changes.flush()
         finally:
             self._changes.flush(ended=True)
-
-
-def _name(operation: Operation) -> str:
-    """Return the name of an operation as Kafka's tools write it, for example ``DescribeConfigs``."""
-    return operation.name.title().replace("_", "")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from firn.model.clock import Clock
-from firn_broker.access_types import Caller, ResourceType
+from firn_broker.access_types import Caller, Operation, ResourceType
 
 log = structlog.get_logger()
 
@@ -166,15 +166,13 @@ def _write(event: str, principal: str, address: str, operation: str, sum: _Sum, 
         more: dict[str, object] = {"part": number} if number > 1 else {**requests, "counts": dict(sum.counts)}
         if number == 1 and sum.unnamed:
             more["unnamed"] = sum.unnamed
-        log.info(
-            event, audit=True, principal=principal, address=address, operation=operation, resources=names, **more
-        )  # fmt: skip
+        log.info(event, audit=True, principal=principal, address=address, operation=operation, resources=names, **more)
     return number
 
 
-def named(type: ResourceType) -> str:
-    """Return the name of a type as Kafka's tools write it, for example ``DelegationToken``."""
-    return type.name.title().replace("_", "")
+def named(code: Operation | ResourceType) -> str:
+    """Return the name of an operation or a type as Kafka's tools write it, for example ``DescribeConfigs``."""
+    return code.name.title().replace("_", "")
 
 
 def resource(type: ResourceType, name: str) -> str:
