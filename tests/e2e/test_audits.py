@@ -9,7 +9,7 @@ from hack.quickstart import Manifest, apply, await_until, get, kubectl
 from tests.e2e.topics import VALUES, Produce, await_condition, await_ready, await_rows, numbered, topic_manifest
 
 
-@pytest.mark.long  # tests/unit/controllers/test_audits.py and tests/integration/maintenance/ test the schedule and the run
+@pytest.mark.long  # tests/unit/controllers/test_audits.py tests the schedule, and tests/integration/ingestion/test_audits.py the audit
 def test_a_topic_without_a_policy_is_audited_on_schedule(namespace: str, produce: Produce, tmp_path: Path) -> None:
     apply(topic_manifest("flights", namespace))
     topic = await_ready("flights", namespace)

@@ -7,7 +7,7 @@ import pytest
 
 from hack import quickstart
 from hack.quickstart import SYSTEM, apply, await_until, kubectl
-from tests.e2e.credentials import COLLECTOR, Collector
+from tests.e2e.credentials import COLLECTOR, SHAPES, Collector
 from tests.e2e.topics import await_ready, topic_manifest
 
 
@@ -44,4 +44,7 @@ def test_no_credential_is_in_a_log_an_event_an_object_or_an_argument_list(namesp
     assert password, "the quick start has a password"
     assert len(search.found) >= 3, "the release has credentials of its stores"
     assert search.places_with(*search.found) == set()
+    token = kubectl("-n", SYSTEM, "create", "token", "firn-operator")
+    for secret in (token, "-----BEGIN PRIVATE KEY-----", "-----BEGIN RSA PRIVATE KEY-----"):
+        assert SHAPES.search(secret), "the search knows the shapes of tokens and keys"
     assert search.places_with_shapes() == set()

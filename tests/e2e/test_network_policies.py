@@ -35,7 +35,7 @@ def test_other_namespaces_reach_the_listeners_of_clients_only(addresses: dict[st
     ]
     answers = attempts(addresses, client, "client", *closed)
     assert answers == {f"{name}:{port}": "denied" for name, port in closed}
-    await_connected(addresses, client, "client", (CLASSIC, 9092), (DISKLESS, 9092))
+    await_connected(addresses, client, "client", (CLASSIC, 9092), (CLASSIC, 9096), (DISKLESS, 9092))
 
     # The peers of `networkPolicy.metricsFrom` reach metrics, and nothing else.
     kubectl("label", "namespace", client, "firn.dev/e2e=monitoring")
@@ -51,8 +51,8 @@ def test_other_namespaces_reach_the_listeners_of_clients_only(addresses: dict[st
 
 def test_pods_of_the_release_reach_what_they_need_only(addresses: dict[str, str], client: str) -> None:
     needed = {
-        "deploy/firn-operator": [(POSTGRES, 5432), (S3, 7070), (DRIVER, 8080), (CLASSIC, 9092), (DISKLESS, 9092)],
-        DRIVER: [(POSTGRES, 5432), (S3, 7070), (CLASSIC, 9092), (DISKLESS, 9092)],
+        "deploy/firn-operator": [(POSTGRES, 5432), (S3, 7070), (DRIVER, 8080), (CLASSIC, 9096), (DISKLESS, 9092)],
+        DRIVER: [(POSTGRES, 5432), (S3, 7070), (CLASSIC, 9096), (DISKLESS, 9092)],
         DISKLESS: [(POSTGRES, 5432), (S3, 7070)],
         CLASSIC: [(CLASSIC, 9098)],
     }

@@ -122,7 +122,7 @@ def test_pods_have_network_and_volumes_and_down_removes_all(cluster: Cluster) ->
     assert sorted(path.name for path in cluster.layout.directory.iterdir()) == ["lock", "node.lock"]
 
 
-@pytest.mark.long
+@pytest.mark.long  # `up` starts many times. The demo and all end-to-end tests need one start only.
 def test_up_completes_the_cluster_after_killed_processes(cluster: Cluster) -> None:
     before = Footprint.now()
     moments = random.Random(SEED)
