@@ -157,7 +157,8 @@ def install(*values: Path, overrides: Mapping[str, str] | None = None, timeout: 
     ]
     for file in values:
         arguments += ["--values", str(file)]
-    # On a cluster of an earlier checkout, stores may run without TLS, and brokers may be open. The defaults ask for a decision then.
+    # On a cluster of an earlier checkout, stores may run without TLS, and the default asks for a decision then. Callers decide about open
+    # brokers.
     for key, value in {"quickStart.tls": "true", **image_values(), **(overrides or {})}.items():
         arguments += ["--set", f"{key}={value}"]
     run("helm", *arguments, "--wait", "--timeout", timeout, timeout=900)

@@ -112,7 +112,7 @@ def measure(options: Options) -> Iterator[Figure]:
 
 
 def contest(contestants: Mapping[str, Secured], megabytes: int) -> dict[str, Seen]:
-    """Measure the contestants, with ``megabytes`` in and out, and return what was seen of each."""
+    """Measure the contestants, with ``megabytes`` in and out, and return the figures of each."""
     seen: dict[str, Seen] = {name: {} for name in contestants}
     for kind in ("plain", "tls"):
         brokers = {name: each.over_tls() if kind == "tls" else each.brokers for name, each in contestants.items()}

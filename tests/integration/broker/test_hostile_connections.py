@@ -20,6 +20,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import ScramMechanism
 
+from firn.records.cursor import varint
 from firn.sasl.scram import Scram
 from tests.authority import Authority
 from tests.integration.broker.secure_clients import Login
@@ -310,14 +311,6 @@ def tags(chance: Random) -> bytes:
         for size in [tag * 30]
     ]
     return varint(len(fields)) + b"".join(fields)
-
-
-def varint(value: int) -> bytes:
-    data = bytearray()
-    while value >= 0x80:
-        data.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes(data) + bytes([value])
 
 
 def hostile(chance: Random) -> bytes:

@@ -183,3 +183,13 @@ def test_the_end_of_an_authenticated_connection_is_not_in_the_audit_log() -> Non
     assert written == [
         {"event": "connection closed", "log_level": "info", "address": "10.0.0.1", "client": "reader", "reason": "idle"}
     ]
+
+
+def test_changes_of_one_principal_hide_none_of_another() -> None:
+    audit = Audit(FakeClock())
+    with capture_logs() as written:
+        for number in range(2 * LINES):
+            change(audit, "AlterConfigs", f"t{number}", caller=Caller("User:noise", "10.0.0.1"))
+        change(audit, "DeleteTopics", "orders", caller=Caller("User:thief", "10.0.0.2"))
+    assert [line["principal"] for line in written].count("User:noise") == LINES
+    assert written[-1]["principal"] == "User:thief"

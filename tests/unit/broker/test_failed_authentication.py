@@ -7,16 +7,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from firn_broker.access.audit import Audit
-from firn_broker.access.changes import LINES, Attempt
 from firn_broker.access.mechanisms.exchange import AuthenticationError, Step
 from firn_broker.access.session import Admission, Session
-from firn_broker.access_types import Caller, ResourceType
 from firn_broker.network import input as reading
 from firn_broker.network.server import Entrance, Server
 from firn_broker.settings import ConnectionSettings, Listener
 from firn_broker.wire import headers
-from tests.fakes.clock import FakeClock
 from tests.fakes.virtual_time import run
 from tests.unit.broker.connections import Router, gone, request, serving
 from tests.unit.broker.whole import Asked, broker
@@ -100,22 +96,6 @@ async def test_a_client_that_does_not_read_its_last_answer_is_closed(monkeypatch
         assert connection._transport.get_write_buffer_size() > 0
         await gone(server, 0)
         writer.transport.abort()
-
-
-def test_changes_of_one_principal_hide_none_of_another() -> None:
-    audit = Audit(FakeClock())
-
-    def change(caller: Caller, operation: str, name: str) -> None:
-        changes = audit.changes(caller, operation)
-        changes.note(Attempt([(ResourceType.TOPIC, name)]))
-        changes.write()
-
-    with capture_logs() as lines:
-        for number in range(2 * LINES):
-            change(Caller("User:noise", "10.0.0.1"), "AlterConfigs", f"t{number}")
-        change(Caller("User:thief", "10.0.0.2"), "DeleteTopics", "orders")
-    assert [line["principal"] for line in lines].count("User:noise") == LINES
-    assert lines[-1]["principal"] == "User:thief"
 
 
 def test_a_listener_that_gives_all_rights_to_everyone_is_a_warning() -> None:

@@ -116,7 +116,7 @@ async def guarded(directory: Path, *acls: Acl, **more: Any) -> AsyncIterator[Gua
 async def test_a_driver_with_read_on_the_topic_gets_the_places(tmp_path: Path) -> None:
     async with guarded(tmp_path, read("t")) as listener:
         assert await listener.locate()
-        assert not len(listener.server.places), "a client that has answered its token takes no place"
+        assert not len(listener.server.places), "a client whose token was accepted takes no place"
         assert listener.failed == []
 
 

@@ -18,7 +18,7 @@ from firn_broker.access.session import Admission
 from firn_broker.network.budget import Counted, Share
 from firn_broker.network.output import PIECE, SMALL, pieces
 from firn_broker.network.router import Buffers, Client
-from firn_broker.network.server import Entrance, Server
+from firn_broker.network.server import Connection, Entrance, Server
 from firn_broker.network.tls import TlsContext
 from firn_broker.settings import ConnectionSettings, TlsSettings
 from firn_broker.wire.headers import RequestHeader
@@ -145,19 +145,23 @@ class Large(Router):
         return Counted(self.body, share)
 
 
+async def half_sent(listener: Listener) -> tuple[Connection, asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask for a large answer, and wait until the broker has to wait for the client."""
+    reader, writer = await listener.connect()
+    writer.write(request(OTHER, 1))
+    async with asyncio.timeout(30):
+        while not (listener.server._budget.used and not next(iter(listener.server._connections))._output._open):
+            await asyncio.sleep(0.001)
+    (connection,) = listener.server._connections
+    assert connection._output._left > PIECE
+    return connection, reader, writer
+
+
 async def test_an_answer_over_tls_is_encrypted_as_the_client_takes_it(listener: Listener) -> None:
     large = listener.router = Large(listener)
     async with listener.serving():
-        reader, writer = await listener.connect()
-        writer.write(request(OTHER, 1))
-        await large.until(1)
-        (connection,) = listener.server._connections
-        async with asyncio.timeout(30):
-            while connection._output._open:
-                await asyncio.sleep(0.001)
-        assert connection._output._left > PIECE
+        connection, reader, writer = await half_sent(listener)
         assert connection._transport.get_write_buffer_size() <= SMALL + 2 * PIECE
-        assert listener.server._budget.used
         body = b"".join(large.body)
         assert await reader.readexactly(4 + len(body)) == len(body).to_bytes(4, "big") + body
         await free(listener.server._budget)
@@ -165,11 +169,9 @@ async def test_an_answer_over_tls_is_encrypted_as_the_client_takes_it(listener: 
 
 
 async def test_a_client_that_disconnects_leaves_nothing_of_its_answer(listener: Listener) -> None:
-    large = listener.router = Large(listener)
+    listener.router = Large(listener)
     async with listener.serving():
-        _, writer = await listener.connect()
-        writer.write(request(OTHER, 1))
-        await large.until(1)
+        _, _, writer = await half_sent(listener)
         writer.transport.abort()
         await free(listener.server._budget)
 

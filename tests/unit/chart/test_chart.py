@@ -336,8 +336,8 @@ def test_the_hook_asks_before_the_release_closes_running_brokers(
     assert asked == (expected if waits else [])
     assert ("podFailurePolicy" in spec) is (waits or tls is None)
     rights = [rule for _, rule in rules_of(objects, "firn-quickstart-secrets") if rule["resources"] == ["statefulsets"]]
-    names = [(rule["resourceNames"], rule["verbs"]) for rule in rights]
-    assert names == ([(["firn-broker-classic", "firn-broker-diskless"], ["get"])] if waits else [])
+    granted = [(rule["resourceNames"], rule["verbs"]) for rule in rights]
+    assert granted == ([(["firn-broker-classic", "firn-broker-diskless"], ["get"])] if waits else [])
 
 
 def test_one_value_keeps_the_stores_without_tls() -> None:
@@ -407,7 +407,7 @@ def generated(objects: list[Manifest]) -> set[tuple[str, str]]:
     template = find_object(objects, "Job", "firn-quickstart-secrets")["spec"]["template"]
     pairs = itertools.pairwise(template["spec"]["containers"][0]["args"])
     listed = [value.split("=") for flag, value in pairs if flag == "--secret"]
-    rule, *_ = [one for _, one in rules_of(objects, "firn-quickstart-secrets")]
+    rule = next(one for _, one in rules_of(objects, "firn-quickstart-secrets") if one["resources"] == ["secrets"])
     assert rule["resourceNames"] == [secret for secret, _ in listed]
     return {(secret, key) for secret, keys in listed for key in keys.split(",")}
 

@@ -400,6 +400,9 @@ async def test_an_event_each_hour_reports_brokers_that_accept_clients_without_en
 def test_an_existing_kafka_is_neither_open_nor_closed() -> None:
     configured = config(None, bootstrapServers="events:9092")
     assert configured.openness == {}
+
+
+def test_the_metric_has_each_profile_that_the_operator_runs() -> None:
     metrics = telemetry.OpenFleetMetrics({"classic": True, "waves": False})
     ((first, second),) = [family.samples for family in metrics.collect()]
     assert (first.name, first.labels, first.value) == ("firn_fleet_open", {"profile": "classic"}, 1)

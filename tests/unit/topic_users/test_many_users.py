@@ -50,19 +50,21 @@ async def reconciled(world: World, figures: Figures, name: str) -> int:
     # The pauses of the garbage collector depend on the objects of all tests before this one.
     gc.collect()
     gc.disable()
-    schedule, count, longest, started = world.operator.queue.schedule, 0, 0.0, time.thread_time()
-    for _ in range(4):
-        schedule.release()
-        while (key := schedule.start_next()) is not None:
-            begun = time.thread_time()
-            outcome = await world.operator.reconcile(key) if key[0] == "user" else None
-            longest = max(longest, time.thread_time() - begun)
-            count += outcome is not None
-            if outcome is not None:
-                schedule.done(key, outcome)
-        world.clock.advance(3.0)
-    figures.timed(name, time.thread_time() - started, longest)
-    gc.enable()
+    try:
+        schedule, count, longest, started = world.operator.queue.schedule, 0, 0.0, time.thread_time()
+        for _ in range(4):
+            schedule.release()
+            while (key := schedule.start_next()) is not None:
+                begun = time.thread_time()
+                outcome = await world.operator.reconcile(key) if key[0] == "user" else None
+                longest = max(longest, time.thread_time() - begun)
+                count += outcome is not None
+                if outcome is not None:
+                    schedule.done(key, outcome)
+            world.clock.advance(3.0)
+        figures.timed(name, time.thread_time() - started, longest)
+    finally:
+        gc.enable()
     return count
 
 
