@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hack.vocabulary.sources import COMPONENTS, files
-from hack.vocabulary.texts import items, source, texts
+from hack.vocabulary.texts import Scope, items, source, texts
 
 CONDITIONS, EVENTS, ERRORS, RULES = "conditions", "Events", "errors", "rules"
 _ARGUMENTS = {
@@ -33,6 +33,8 @@ _KEYS = {"error_message": ERRORS, "message": None}
 """Keys of dictionaries whose value is a message, and its kind if the component does not decide it."""
 _LISTS = frozenset({"notes", "problems", "reasons"})
 """Lists whose elements are messages, and functions that return such a list."""
+_RETURNED = frozenset({"problem", "failure"})
+"""Last words in the names of functions that return a message or None."""
 _NO_MESSAGE = frozenset({"AssertionError", "KeyError", "TypeError", "FailpointError"})
 """Errors that no user sees: bugs and test tools."""
 _WORD = re.compile(r"[A-Za-z]{2,}")
@@ -64,7 +66,7 @@ def messages(path: Path) -> Iterator[tuple[str, str]]:
     file = source(path)
     default = ERRORS if "firn_broker" in path.parts else CONDITIONS
     for node, scope in file.nodes:
-        for kind, message in _reported(node, default):
+        for kind, message in _reported(node, scope, default):
             for call in file.in_each_call(scope):
                 for text in texts(message, call) or items(message, call):
                     line = " ".join(text.split())
@@ -72,9 +74,11 @@ def messages(path: Path) -> Iterator[tuple[str, str]]:
                         yield kind, line
 
 
-def _reported(node: ast.AST, default: str) -> Iterator[tuple[str, ast.expr]]:
+def _reported(node: ast.AST, scope: Scope, default: str) -> Iterator[tuple[str, ast.expr]]:
     """Yield the kind and the expression of each message that ``node`` itself reports."""
     match node:
+        case ast.Return(value=ast.expr() as value) if _returns_message(scope.function):
+            yield CONDITIONS, value
         case ast.Call():
             yield from _reported_by_call(node, default)
         case ast.Dict(keys=keys, values=values):
@@ -91,6 +95,16 @@ def _reported(node: ast.AST, default: str) -> Iterator[tuple[str, ast.expr]]:
             )
         case ast.Tuple(elts=[ast.Attribute(value=ast.Name(id="ErrorCode")), text]):
             yield ERRORS, text
+
+
+def _returns_message(function: ast.AST | None) -> bool:
+    """Return whether a function returns a message or None. Functions that return a part of a message have another type or name."""
+    return (
+        isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        and function.name.rpartition("_")[2] in _RETURNED
+        and function.returns is not None
+        and ast.unparse(function.returns) in ("str", "str | None")
+    )
 
 
 def _reported_by_call(call: ast.Call, default: str) -> Iterator[tuple[str, ast.expr]]:

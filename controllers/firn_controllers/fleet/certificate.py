@@ -1,6 +1,5 @@
 """The Certificates of cert-manager for the brokers of a profile, and the CAs that these trust, whatever its brokers are."""
 
-import itertools
 from collections.abc import Sequence
 from ipaddress import ip_address
 
@@ -52,20 +51,20 @@ def wanted(fleet: Fleet, certificate: Certificate, authorities: Sequence[str]) -
     return Held(certificate.presented(fleet.name), tuple(sorted(trusted)), digest)
 
 
-def lacking(fleet: Fleet, certificate: Certificate, authorities: Sequence[str]) -> str | None:
-    """Return which source has no CA yet, and what to do about it; None if each has one, or the source does not change."""
+def source_problem(fleet: Fleet, certificate: Certificate, authorities: Sequence[str]) -> str | None:
+    """Return which source has no CA yet, and the next step; None if each has one, or the source does not change."""
     if certificate.previous is None:
         return None
-    for source, text in itertools.zip_longest(certificate.sources, authorities, fillvalue=""):
-        if text or not isinstance(source, Certificate):
+    for source, text in zip(certificate.sources, authorities, strict=True):
+        if text:
             continue
         name, namespace = source.secret_name(fleet.name), fleet.owner.namespace
-        cause = "create it with tls.crt, tls.key and ca.crt, or add ca.crt to it"
+        step = "create it with tls.crt, tls.key and ca.crt, or add ca.crt to it"
         if source.self_signed is not None:
-            cause = f"firn-signer writes it; see kubectl -n {namespace} logs deployment/firn-signer"
+            step = f"firn-signer writes it; see kubectl -n {namespace} logs deployment/firn-signer"
         elif source.cert_manager is not None:
-            cause = f"cert-manager writes it; see kubectl -n {namespace} describe certificate {name}"
-        return f"the source of the certificate does not change yet, because Secret {name} has no ca.crt: {cause}"
+            step = f"cert-manager writes it; see kubectl -n {namespace} describe certificate {name}"
+        return f"the source of the certificate does not change yet, because Secret {name} has no ca.crt: {step}"
     return None
 
 

@@ -66,12 +66,12 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The sources to apply. At most one of ``waits`` and ``refused`` says why they are not the wanted ones."""
+    """The sources to apply. At most one of ``waits`` and ``problem`` says why they are not the wanted ones."""
 
     sources: Sources
     waits: str = ""
     """Cause of a wait that time or the roll-out ends."""
-    refused: str = ""
+    problem: str | None = None
     """Cause of a wait that ends with an action of a user, and this action."""
 
 
@@ -81,10 +81,10 @@ def settled(sources: Sources, now: datetime) -> Sources:
     return Sources((sources.newest,), (sources.since or now) if changing else None)
 
 
-def next_sources(sources: Sources, wanted: Held, *, complete: bool, clients: str, now: datetime) -> Decision:
+def next_sources(sources: Sources, wanted: Held, *, complete: bool, client: str | None, now: datetime) -> Decision:
     """Decide about the next template. ``complete``: all brokers have the newest one, so `settled` was called.
 
-    ``clients``: the first of Firn's clients that lacks the CA of the wanted Secret; empty if there is none.
+    ``client``: a sentence about one of Firn's clients that does not trust the CA of the wanted Secret, with the next step; None if all do.
     """
     newest, target = sources.newest, wanted
     if newest.presents in wanted.trusts and not newest.accepts(wanted):
@@ -93,7 +93,7 @@ def next_sources(sources: Sources, wanted: Held, *, complete: bool, clients: str
     if target == newest:
         return Decision(sources)
     if not newest.accepts(target):
-        return Decision(sources, refused=_previous(newest.presents, wanted.presents))
+        return Decision(sources, problem=_previous_problem(newest.presents, wanted.presents))
     if not all(held.accepts(target) for held in sources.alive):
         return Decision(sources, waits="until all brokers have the present stage")
     if target.presents not in {held.presents for held in sources.alive}:
@@ -103,13 +103,13 @@ def next_sources(sources: Sources, wanted: Held, *, complete: bool, clients: str
         if now - sources.since < STAGE_AGE:
             minutes = STAGE_AGE.total_seconds() / 60
             return Decision(sources, waits=f"{new} until all brokers have trusted its CA for {minutes:.0f} minutes")
-        if clients:
-            return Decision(sources, refused=f"{new} until {clients}")
+        if client is not None:
+            return Decision(sources, problem=f"{new}, because {client}")
     alive = (*(held for held in sources.alive if held != target), target)
     return Decision(Sources(alive))
 
 
-def _previous(presented: str, wanted: str) -> str:
+def _previous_problem(presented: str, wanted: str) -> str:
     return (
         f"the brokers keep the certificate of Secret {presented}, because brokers and clients that trust only its CA refuse that of"
         f" Secret {wanted}; set access.certificate.previous to the source of Secret {presented}, with stage: Trust"

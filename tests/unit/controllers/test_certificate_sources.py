@@ -209,20 +209,21 @@ OLD = NOW - STAGE_AGE
 def test_brokers_of_two_stages_trust_each_other(
     alive: list[Held], since: Any, wanted: Held, complete: bool, expected: list[Held] | str
 ) -> None:
-    decision = next_sources(Sources(tuple(alive), since), wanted, complete=complete, clients="", now=NOW)
+    decision = next_sources(Sources(tuple(alive), since), wanted, complete=complete, client=None, now=NOW)
     if isinstance(expected, str):
-        assert expected in decision.waits + decision.refused
+        assert expected in decision.waits + (decision.problem or "")
         assert decision.sources == Sources(tuple(alive), since)
         return
-    assert (list(decision.sources.alive), decision.waits, decision.refused) == (expected, "", "")
+    assert (list(decision.sources.alive), decision.waits, decision.problem) == (expected, "", None)
     assert all(first.accepts(second) for first in expected for second in expected)
 
 
 def test_a_new_certificate_waits_for_clients_and_a_known_one_does_not() -> None:
     trust = Sources((TRUST,), OLD)
-    waiting = next_sources(trust, ISSUE, complete=True, clients="the driver trusts both CAs", now=NOW)
-    assert waiting == Decision(trust, refused="the certificate of Secret b waits until the driver trusts both CAs")
-    back = next_sources(Sources((TRUST, ISSUE)), TRUST, complete=False, clients="the driver trusts both CAs", now=NOW)
+    client = "the driver does not trust both CAs yet; see its pod"
+    waiting = next_sources(trust, ISSUE, complete=True, client=client, now=NOW)
+    assert waiting == Decision(trust, problem=f"the certificate of Secret b waits, because {client}")
+    back = next_sources(Sources((TRUST, ISSUE)), TRUST, complete=False, client=client, now=NOW)
     assert back.sources.newest == TRUST
 
 
@@ -364,7 +365,8 @@ async def test_the_new_certificate_waits_for_each_user_and_driver() -> None:
     stage.world.access.problem = {"put_credential": UnavailableError("the brokers do not answer")}
     await stage.run(age=AGE)
     assert stage.presented() == {stage.secret(SIGNER)}
-    assert "until the Secret of TopicUser demo/checkout has both CAs; wait for the end of its overlap" in stage.degraded
+    hint = "waits, because the Secret of TopicUser demo/checkout does not have both CAs yet; wait for the end of the overlap"
+    assert hint in stage.degraded
     stage.world.access.problem = {}
     stage.world.start()
     await stage.run()

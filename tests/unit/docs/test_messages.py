@@ -67,6 +67,15 @@ SOURCES = (
     ),
     pytest.param('STATUS = {"message": "not read yet"}', "not read yet", id="a value of a dictionary"),
     pytest.param('def problems():\n    return [f"{field} is new"]', "{field} is new", id="a returned list"),
+    pytest.param(
+        """
+        async def source_problem(name) -> str | None:
+            text = f"Secret {name} has no ca.crt"
+            return None if known else f"{text}; add it"
+        """,
+        "Secret {name} has no ca.crt; add it",
+        id="the result of a function that finds a problem",
+    ),
     pytest.param('reasons += [f"{name} is new" for name in names]', "{name} is new", id="more elements of a list"),
     pytest.param('print(f"{path} is in use", file=sys.stderr)', "{path} is in use", id="a line on standard error"),
 )

@@ -46,7 +46,8 @@ class FleetCertificates:
         access, problem = fleet.profile.access, None
         for source in access.certificate.sources if access is not None else ():
             if source.cert_manager is not None:
-                problem = problem or await self._request(fleet, source)
+                found = await self._request(fleet, source)
+                problem = problem or found
         return problem
 
     async def _request(self, fleet: AnyFleet, source: Certificate) -> str | None:
@@ -95,7 +96,7 @@ class FleetCertificates:
     async def advanced(self, fleet: AnyFleet, *, complete: bool) -> tuple[AnyFleet, str | None]:
         """Make the next step of a change of the source, if it is due. ``complete``: all brokers have the template of ``fleet``.
 
-        Returns the fleet after the step, and what a user has to do before the next one.
+        Returns the fleet after the step, and why the next one needs an action of a user.
         """
         access, port, before = fleet.profile.access, self._context.ports.authorities, fleet.sources
         if access is None or port is None or before is None:
@@ -105,14 +106,14 @@ class FleetCertificates:
         if held != before:
             self._announce(fleet.name, access.certificate, before, held)
         authorities = await port.of_sources(fleet.name)
-        problem = certificate.lacking(fleet, access.certificate, authorities)
+        problem = certificate.source_problem(fleet, access.certificate, authorities)
         if problem is None:
             wanted = certificate.wanted(fleet, access.certificate, authorities)
             # A wait for clients makes sense only after all brokers trust both CAs.
             asks = complete and wanted.presents != held.newest.presents
-            clients = await self._client_without(fleet, held.newest) if asks else ""
-            decision = sources.next_sources(held, wanted, complete=complete, clients=clients, now=now)
-            held, problem = decision.sources, decision.refused or None
+            client = await self._client_problem(fleet, held.newest) if asks else None
+            decision = sources.next_sources(held, wanted, complete=complete, client=client, now=now)
+            held, problem = decision.sources, decision.problem
             self._log(fleet.name, decision.waits)
         changed = replace(fleet, sources=held)
         bundle = certificate.bundle(changed, authorities)
@@ -128,7 +129,7 @@ class FleetCertificates:
         elif configured.previous is not None and newest.presents == configured.secret_name(profile):
             text = (
                 f"all brokers have the certificate of Secret {newest.presents}; remove access.certificate.previous, so that brokers and clients"
-                " no longer trust the CA before"
+                " no longer trust the previous CA"
             )
         else:
             text = (
@@ -144,16 +145,19 @@ class FleetCertificates:
             log.info("profile %s: %s", profile, waits)
         self._waits[profile] = waits
 
-    async def _client_without(self, fleet: AnyFleet, trusted: Held) -> str:
-        """Return the first driver or TopicUser that lacks a CA of ``trusted``, and the next step; empty if there is none."""
-        cluster, config = self._context.ports.cluster, self._context.config
+    async def _client_problem(self, fleet: AnyFleet, trusted: Held) -> str | None:
+        """Return a sentence about the first driver or TopicUser that lacks a CA of ``trusted``, with the next step; None if all have them."""
+        cluster, config, namespace = self._context.ports.cluster, self._context.config, self._context.owner.namespace
         for group in config.groups:
             live = await cluster.stateful_set(names.ingestion(group))
             if live is None or live.replicas == 0:
                 continue
             found = _mounted(live.manifest) & set(trusted.trusts)
             if found and (len(found) < len(trusted.trusts) or live.updated < live.replicas):
-                return f"the driver of ingestion group {group} trusts both CAs; see why its pod does not restart"
+                return (
+                    f"the driver of ingestion group {group} does not trust both CAs yet; see kubectl -n {namespace} describe pod"
+                    f" {names.ingestion(group)}-0"
+                )
         users, port = self._context.users, self._context.ports.authorities
         certificates = "" if port is None else await port.certificates(fleet.name)
         for entry in sorted(users.all(), key=lambda entry: entry.name):
@@ -167,12 +171,12 @@ class FleetCertificates:
             except InvalidSpecError:
                 continue  # its condition SpecValid reports it
             if connection != expected.digest:
-                name = "/".join(entry.name)
+                own, name = entry.name
                 return (
-                    f"the Secret of TopicUser {name} has both CAs; wait for the end of its overlap, or set a shorter"
-                    " authentication.rotation.overlap, and see its conditions"
+                    f"the Secret of TopicUser {own}/{name} does not have both CAs yet; wait for the end of the overlap of its passwords, or set a"
+                    f" shorter authentication.rotation.overlap; see kubectl -n {own} describe tuser {name}"
                 )
-        return ""
+        return None
 
 
 def _mounted(manifest: Mapping[str, Any]) -> set[str]:

@@ -41,11 +41,11 @@ INTERVAL_BUSY = 3.0
 
 @dataclass(slots=True)
 class _Wait:
-    """Wait of a roll-out: its present reason, the time of the last step, and the text of its Event."""
+    """Wait of a roll-out: its present reason, the time of the last step, and the reason in its Event."""
 
     reason: str
     since: float
-    told: str = ""
+    reported: str = ""
 
 
 class FleetReconciler:
@@ -100,7 +100,7 @@ class FleetReconciler:
             wanted = children.template_hash(kinds.stateful_set(fleet, 0))
             rolling = rollout.under_way(wanted, live, pods)
             settled = rollout.complete(wanted, pods, fleet.replicas) and not rolling
-            fleet, version, failure = await self._advanced(fleet, settled)
+            fleet, problem = await self._advanced(fleet, settled)
             before, wanted = wanted, children.template_hash(kinds.stateful_set(fleet, 0))
             rolling = rolling or wanted != before
             uncertified = await self._certificates.request(fleet)
@@ -123,29 +123,30 @@ class FleetReconciler:
             await self._certificates.find_end(fleet, pods)
             if isinstance(admin, FleetState):
                 await self._certificates.reload(fleet)
-        wrong = failure or uncertified or self._long_wait(profile)
+        finalizes = isinstance(fleet, KafkaFleet) and metadata_version.pending(fleet) is not None and problem is None
+        problem = problem or uncertified
+        wrong = problem or self._wait_problem(profile)
         fleet_health = health.fleet_health(profile, fleet, pods, admin, rolling=rolling, wrong=wrong)
-        hint = failure or uncertified
-        if hint is not None and fleet_health.problem is not None:
-            # New brokers do not start without a certificate, and their own message cannot name the cause.
-            fleet_health = replace(fleet_health, message=f"{fleet_health.message}; {hint}")
-        return fleet_health, rolling or (version is not None and failure is None)
+        if problem is not None and fleet_health.problem is not None:
+            # The brokers' own message cannot name a cause such as a missing certificate, or a certificate that the operator does not trust.
+            fleet_health = replace(fleet_health, message=f"{fleet_health.message}; {problem}")
+        return fleet_health, rolling or finalizes
 
-    async def _advanced(self, fleet: AnyFleet, settled: bool) -> tuple[AnyFleet, str | None, str | None]:
+    async def _advanced(self, fleet: AnyFleet, settled: bool) -> tuple[AnyFleet, str | None]:
         """Make the next step of a change for which all brokers need the step before. ``settled``: they have the template of ``fleet``.
 
-        Returns the fleet after the step, the metadata version that is still to be finalized, and why a step failed.
+        Returns the fleet after the step, and why it lacks a step: a failure, or the action of a user that is due.
         """
         if settled and isinstance(fleet, DisklessFleet) and fleet.profile.access is not None:
             fleet = replace(fleet, secured=True)
-        version, failure = None, None
+        failure = None
         if isinstance(fleet, KafkaFleet):
-            fleet, version, failure = await self._finalized(fleet, settled)
+            fleet, failure = await self._finalized(fleet, settled)
             if settled and Stage.PLAIN < fleet.stage < Stage.CLOSED:
                 fleet = fleet.at(Stage(fleet.stage + 1), self._config)
             failure = await self._publish_token_keys(fleet) or failure
-        fleet, refused = await self._certificates.advanced(fleet, complete=settled)
-        return fleet, version, refused or failure
+        fleet, problem = await self._certificates.advanced(fleet, complete=settled)
+        return fleet, problem or failure
 
     async def _sized(self, profile: str, live: StatefulSetState | None) -> AnyFleet:
         """Return the fleet. It has the size of its volumes, also after the StatefulSet was deleted.
@@ -160,25 +161,22 @@ class FleetReconciler:
             await cluster.apply(quorum(fleet))
         return fleet
 
-    async def _finalized(self, fleet: KafkaFleet, settled: bool) -> tuple[KafkaFleet, str | None, str | None]:
-        """Finalize the metadata version.
-
-        Returns the fleet with the version in force, the version that is still to be finalized, and why that failed.
-        """
+    async def _finalized(self, fleet: KafkaFleet, settled: bool) -> tuple[KafkaFleet, str | None]:
+        """Finalize the metadata version. Returns the fleet with the version in force, and why the next version failed."""
         cluster = self._cluster
         version = metadata_version.pending(fleet)
         if version is None or not settled:
-            return fleet, version, None
+            return fleet, None
         name = metadata_version.job_name(fleet, version)
         job = await cluster.get("batch/v1", "Job", self._owner.namespace, name)
         if job is None:
             await cluster.apply(metadata_version.build(fleet, version))
-            return fleet, version, None
+            return fleet, None
         if metadata_version.succeeded(job):
             text = f"brokers of profile {fleet.name} have metadata version {version}; a downgrade to an older Kafka is no longer possible"
             self._context.announce(Announcement("Normal", EventReason.FINALIZED, text))
-            return replace(fleet, metadata_version=version), None, None
-        return fleet, version, metadata_version.failure(job, version)
+            return replace(fleet, metadata_version=version), None
+        return fleet, metadata_version.failure(job, version)
 
     async def _publish_token_keys(self, fleet: KafkaFleet) -> str | None:
         """Give the brokers the keys that verify tokens of ServiceAccounts. Returns why that failed."""
@@ -188,10 +186,7 @@ class FleetReconciler:
         try:
             await self._cluster.apply(token_keys.build(fleet, await self._cluster.token_keys()))
         except (AccessDeniedError, UnavailableError) as error:
-            return (
-                f"the operator cannot read the keys of ServiceAccount tokens: {error}; brokers check tokens with the keys that they have; see"
-                " whether ClusterRole system:service-account-issuer-discovery is bound to all ServiceAccounts"
-            )
+            return token_keys.problem(error)
         self._keys_due[fleet.name] = now + KEYS_INTERVAL
         return None
 
@@ -234,18 +229,17 @@ class FleetReconciler:
             self._waits.pop(fleet.name, None)
         elif wait is None or wait.reason != step.waits:
             since = wait.since if wait is not None else self._context.ports.clock.monotonic()
-            self._waits[fleet.name] = _Wait(step.waits, since, wait.told if wait is not None else "")
+            self._waits[fleet.name] = _Wait(step.waits, since, wait.reported if wait is not None else "")
             log.info("profile %s: the operator waits %s before it replaces the next broker", fleet.name, step.waits)
 
-    def _long_wait(self, profile: str) -> str | None:
+    def _wait_problem(self, profile: str) -> str | None:
         """Return why the roll-out makes no step, as it was after `LONG_WAIT`, or None."""
         wait = self._waits.get(profile)
         if wait is None or self._context.ports.clock.monotonic() - wait.since < LONG_WAIT:
             return None
-        wait.told = wait.told or (
-            f"the roll-out waits {wait.reason}; repair what it waits for, also if it is a topic of another client"
-        )
-        return wait.told
+        # Reasons change often. Each new text would be another Event.
+        wait.reported = wait.reported or wait.reason
+        return f"the roll-out waits {wait.reported}; repair what it waits for, also if it is a topic of another client"
 
     async def _apply_external(self, fleet: Fleet) -> None:
         """Apply the configured Services for clients outside, and delete all others at once."""
