@@ -42,7 +42,7 @@ class FleetCertificates:
         """Profile -> the wait of a change of the source that is in the log."""
 
     async def request(self, fleet: AnyFleet) -> str | None:
-        """Apply the Certificates of cert-manager, and return why the brokers may lack one. Raises InvalidSpecError."""
+        """Apply the Certificates of cert-manager. Returns why the brokers may lack one. Raises InvalidSpecError."""
         access, problem = fleet.profile.access, None
         for source in access.certificate.sources if access is not None else ():
             if source.cert_manager is not None:
@@ -82,16 +82,20 @@ class FleetCertificates:
         """Find the end of the certificate that ends first. Only the brokers have the Secret, and the operator may not read it."""
         now = self._context.ports.clock.monotonic()
         hosts = [f"{pod.name}.{fleet.domain}" for pod in pods if pod.ready]
-        if fleet.stage is Stage.PLAIN or not hosts or now < self._ends_due.get(fleet.name, now):
+        if fleet.stage < Stage.MOVED or not hosts or now < self._ends_due.get(fleet.name, now):
             return
-        asked = (self._context.ports.topics.certificate_end(host, SECURE_PORT) for host in hosts)
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        for error in found:
-            if isinstance(error, BaseException):
-                log.warning("profile %s: %s", fleet.name, error)
-        if ends := [each for each in found if isinstance(each, datetime)]:
+        found = await asyncio.gather(*(self._presented_end(fleet.name, host) for host in hosts))
+        if ends := [end for end in found if end is not None]:
             self._context.board.certificate_ends[fleet.name, "presented"] = min(ends)
         self._ends_due[fleet.name] = now + RELOAD_INTERVAL
+
+    async def _presented_end(self, profile: str, host: str) -> datetime | None:
+        """Return the end of the certificate that a broker presents; None if it does not answer."""
+        try:
+            return await self._context.ports.topics.certificate_end(host, SECURE_PORT)
+        except FirnError as error:
+            log.warning("profile %s: %s", profile, error)
+            return None
 
     async def advanced(self, fleet: AnyFleet, *, complete: bool) -> tuple[AnyFleet, str | None]:
         """Make the next step of a change of the source, if it is due. ``complete``: all brokers have the template of ``fleet``.

@@ -10,9 +10,11 @@ from firn.model.errors import UnavailableError
 
 
 def end(host: str, port: int, seconds: float) -> datetime:
-    """Return when the certificate ends that a broker presents, within ``seconds``. Raises UnavailableError.
+    """Return the end of the certificate that a broker presents. Raises UnavailableError, also after ``seconds`` without an answer.
 
-    The certificate is not verified, because one that has ended or has another CA must be reported too. No request is sent."""
+    The function verifies no certificate, because the operator also reports certificates that have ended or have another CA. It sends no
+    request to the broker.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:

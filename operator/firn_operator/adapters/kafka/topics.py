@@ -108,7 +108,7 @@ class KafkaTopics:
         await self._profiles[profile].reload_certificates()
 
     async def certificate_end(self, host: str, port: int) -> datetime:
-        """Return when the certificate ends that a broker presents."""
+        """Return the end of the certificate that a broker presents. Raises UnavailableError."""
         return await asyncio.to_thread(certificates.end, host, port, CERTIFICATE_SECONDS)
 
     def close(self) -> None:
