@@ -708,7 +708,7 @@ class DirectReads(Settings):
 
     token: SecretKey | None = None
     """Secret key with the token of the internal listener. Default: the key `token` of the Secret `firn-direct-reads-PROFILE`. The chart
-    creates this Secret once, with a random token. With ``access`` there is no such token: drivers send those of their ServiceAccounts."""
+    creates this Secret once, with a random token. With ``access``, remove it: drivers send the tokens of their ServiceAccounts."""
     properties: PlainProperties = {}
     """Settings of the object store client in the drivers. They are added to the properties of `objectStore`, and take precedence."""
     secret_properties: dict[str, SecretKey] = {}
@@ -1032,13 +1032,24 @@ class DisklessProfile(Profile):
         return [tls.ca for tls in (self.coordinator.tls, self.object_store.tls) if tls is not None]
 
     def secret_names(self) -> list[str]:
+    @model_validator(mode="after")
+    def _one_token(self) -> Self:
+        if self.access is not None and self.direct_reads is not None and self.direct_reads.token is not None:
+            raise ValueError(
+                "directReads.token has no effect with access, because drivers send the tokens of their ServiceAccounts; remove it"
+            )
+        return self
+
         """Return the names of the Secrets that only its brokers need, sorted, without that of their certificate."""
         references = [*self.object_store.secret_properties.values(), *self.coordinator.references()]
         return sorted({reference.secret for reference in references})
 
     def token(self, name: str) -> SecretKey | None:
-        """Return the Secret key with the token of the internal listener of profile ``name``; None without direct reads."""
-        if self.direct_reads is None:
+        """Return the Secret key with the token of the internal listener of profile ``name``.
+
+        None without direct reads, and with ``access``: drivers then send the tokens of their ServiceAccounts.
+        """
+        if self.direct_reads is None or self.access is not None:
             return None
         return self.direct_reads.token or SecretKey(secret=names.direct_reads(name), key="token")
 

@@ -91,9 +91,9 @@ def _of_profile(config: Config, group: str, name: str) -> set[str]:
         security = profile.security_with(config.driver_credential(name, group))
         return {reference.secret for reference in security_references(security)}
     token, reads = profile.token(name), profile.direct_reads
-    if token is None or reads is None:
+    if reads is None:
         return set()
-    shared = {token.secret} if profile.access is None else set()
+    shared = set() if token is None else {token.secret}
     return {*shared, *(reference.secret for reference in reads.secret_properties.values())}
 
 

@@ -184,11 +184,10 @@ def direct_reads(name: str, profile: DisklessProfile, namespace: str) -> DirectR
     token, reads, access = profile.token(name), profile.direct_reads, profile.access
     guarded, (present, before) = access is not None, names.ACCESS_AUTHORITIES
     changing = access is not None and access.certificate.previous is not None
-    assert token is not None
     assert reads is not None
     return DirectReads(
         address=internal_listener(name, namespace, tls=guarded),
-        token_path=names.access_file(name, "token") if guarded else token.path,
+        token_path=names.access_file(name, "token") if token is None else token.path,
         listener_ca_path=names.access_file(name, present) if guarded else None,
         previous_listener_ca_path=names.access_file(name, before) if changing else None,
         url=profile.object_store.place(name),

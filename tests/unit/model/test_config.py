@@ -379,6 +379,13 @@ def test_only_diskless_brokers_get_their_secrets(tmp_path: Path) -> None:
         (_diskless(directReads={}), ""),
         (_diskless(directReads={"url": "s3://b"}), "profiles.waves.directReads.url: Extra inputs"),
         (_diskless(directReads={"token": {"secret": "s"}}), "profiles.waves.directReads.token.key: Field required"),
+        (_diskless(directReads={"token": {"secret": "s", "key": "k"}}), ""),
+        (
+            _diskless(
+                directReads={"token": {"secret": "s", "key": "k"}}, access={"certificate": {"secret": "waves-tls"}}
+            ),
+            "profiles.waves: directReads.token has no effect with access, because drivers send the tokens of their ServiceAccounts; remove it",
+        ),
         (
             _diskless(directReads={"properties": {"aws_secret_access_key": "x"}}),
             "profiles.waves.directReads.properties: aws_secret_access_key would be readable in ConfigMaps",

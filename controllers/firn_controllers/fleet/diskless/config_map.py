@@ -79,7 +79,7 @@ def settings(fleet: DisklessFleet) -> dict[str, Any]:
     }
     if profile.external is not None:
         ours["external"] = {"name": "EXTERNAL", "bind": f"0.0.0.0:{EXTERNAL_PORT}"}
-    if fleet.token is not None and profile.access is None:
+    if fleet.token is not None:
         ours["internal"] = {"bind": f"0.0.0.0:{INTERNAL_PORT}", "tokenFile": fleet.token.path}
     if fleet.registries:
         ours["registries"] = {name: _registry(configured) for name, configured in fleet.registries.items()}
@@ -117,7 +117,7 @@ def _access(fleet: DisklessFleet, access: Access) -> dict[str, Any]:
             "principalClaim": "sub",
         },
     }
-    if fleet.token is not None:
+    if fleet.profile.direct_reads is not None:
         files = {key: tls[key] for key in ("certFile", "keyFile")}
         added["internal"] = {"bind": f"0.0.0.0:{INTERNAL_PORT}", "tls": files}
     if fleet.closed:

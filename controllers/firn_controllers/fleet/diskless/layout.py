@@ -79,7 +79,7 @@ class DisklessFleet(Fleet):
         ports = {
             "kafka": CLIENT_PORT if plaintext else None,
             "secure": SECURE_PORT if self.profile.access is not None else None,
-            "internal": INTERNAL_PORT if self.token is not None else None,
+            "internal": INTERNAL_PORT if self.profile.direct_reads is not None else None,
         }
         return {name: port for name, port in ports.items() if port is not None}
 
@@ -90,7 +90,7 @@ class DisklessFleet(Fleet):
 
     @property
     def token(self) -> SecretKey | None:
-        """Secret key with the token of the internal listener; None without this listener."""
+        """Secret key with the token of the internal listener; None if it has none."""
         return self.profile.token(self.name)
 
     @property
@@ -102,8 +102,7 @@ class DisklessFleet(Fleet):
     @property
     def secret_names(self) -> list[str]:
         """Names of the Secrets that the brokers need, sorted."""
-        # With access, drivers send the tokens of their ServiceAccounts.
-        token = [] if self.token is None or self.profile.access is not None else [self.token.secret]
+        token = [] if self.token is None else [self.token.secret]
         registries = [reference.secret for each in self.registries.values() for reference in each.references()]
         certificate = [] if self.sources is None else [self.certificate_secret]
         return sorted({*self.profile.secret_names(), *token, *registries, *certificate})
