@@ -731,6 +731,7 @@ class SelfSigned(Settings):
 class CertManager(Settings):
     """An issuer of cert-manager."""
 
+    # The Secret firn-broker-PROFILE-tls-NAME contains it, and names of Secrets have at most 253 characters.
     name: str = Field(min_length=1, max_length=150)
     """Name of the issuer. An ``Issuer`` is in the namespace of the operator."""
     kind: Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9]*$")] = "ClusterIssuer"
@@ -810,12 +811,17 @@ class Certificate(CertificateSource):
 
     @model_validator(mode="after")
     def _previous_is_another_source(self) -> Self:
-        if self.previous is not None and self.previous.secret_name("") == self.secret_name(""):
+        before = self.previous
+        if before is None or before.secret_name("") != self.secret_name(""):
+            return self
+        if before.cert_manager != self.cert_manager:
             raise ValueError(
-                "previous has the same Secret as the present source; name the source before, or remove previous. To replace the CA of"
-                " selfSigned, use generation"
+                "previous has the same Secret as the present source, because both issuers have the same name; create an issuer with another name"
             )
-        return self
+        raise ValueError(
+            "previous has the same Secret as the present source; name the source before, or remove previous. To replace the CA of"
+            " selfSigned, use generation"
+        )
 
     @property
     def sources(self) -> list[Self]:

@@ -495,6 +495,10 @@ def test_sources_that_share_a_secret_are_refused() -> None:
     for source in SOURCE:
         with pytest.raises(ValidationError, match="previous has the same Secret as the present source"):
             config("classic", source, source)
+    kinds_of_issuers = [{"certManager": {"name": "one", "kind": kind}} for kind in ("Issuer", "ClusterIssuer")]
+    given = {**kinds_of_issuers[0], "previous": kinds_of_issuers[1]}
+    with pytest.raises(ValidationError, match="both issuers have the same name; create an issuer with another name"):
+        gen.config(profiles={"classic": {"access": {"certificate": given}}})
     issuers = [{"certManager": {"name": name}} for name in ("one", "two")]
     access = {"certificate": {**issuers[0], "previous": issuers[1], "duration": "24h", "renewBefore": "1h"}}
     configured = gen.config(profiles={"classic": {"access": access}}).closed_profiles["classic"].certificate
