@@ -5,7 +5,7 @@ IcebergTopic names a profile, a group and a catalog. The document refers to Secr
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from ipaddress import ip_address, ip_network
@@ -1032,12 +1032,6 @@ class DisklessProfile(Profile):
             raise ValueError("flushBytes must be from 1Ki to 256Mi")
         return self
 
-    @property
-    def authorities(self) -> list[Authority]:
-        """Return the CA certificates that only its brokers need."""
-        return [tls.ca for tls in (self.coordinator.tls, self.object_store.tls) if tls is not None]
-
-    def secret_names(self) -> list[str]:
     @model_validator(mode="after")
     def _one_token(self) -> Self:
         if self.access is not None and self.direct_reads is not None and self.direct_reads.token is not None:
@@ -1046,6 +1040,12 @@ class DisklessProfile(Profile):
             )
         return self
 
+    @property
+    def authorities(self) -> list[Authority]:
+        """Return the CA certificates that only its brokers need."""
+        return [tls.ca for tls in (self.coordinator.tls, self.object_store.tls) if tls is not None]
+
+    def secret_names(self) -> list[str]:
         """Return the names of the Secrets that only its brokers need, sorted, without that of their certificate."""
         references = [*self.object_store.secret_properties.values(), *self.coordinator.references()]
         return sorted({reference.secret for reference in references})
@@ -1510,25 +1510,22 @@ class Config(Settings):
         managed = {name: access_of(profile) for name, profile in self.profiles.items() if profile.managed}
         return {name: access is None or access.plaintext == "Keep" for name, access in managed.items()}
 
-    def trusting(self, profile: str, secrets: Sequence[str]) -> Self:
-        """Return the configuration in which clients of a profile trust the CAs in one or two other Secrets."""
-        access = self.closed_profiles[profile]
-        present, *previous = secrets
-        sources = {"secret": present, "self_signed": None, "cert_manager": None}
-        before = CertificateSource(secret=previous[0]) if previous else None
-        certificate = access.certificate.model_copy(update={**sources, "previous": before})
-        changed = self.profiles[profile].model_copy(
-            update={"access": access.model_copy(update={"certificate": certificate})}
-        )
-        return self.model_copy(update={"profiles": {**self.profiles, profile: changed}})
+    def trusting(self, profile: str, present: str, previous: str) -> Self:
+        """Return the configuration in which clients of a profile trust the CAs in two other Secrets."""
+        access, before = self.closed_profiles[profile], CertificateSource(secret=previous)
+        sources = {"secret": present, "self_signed": None, "cert_manager": None, "previous": before}
+        certificate = access.certificate.model_copy(update=sources)
+        return self._with_access({profile: access.model_copy(update={"certificate": certificate})})
 
     def with_issuer(self, issuer: str) -> Self:
         """Return the configuration in which each profile with ``access`` names an issuer. ``issuer`` is the default."""
-        profiles = dict(self.profiles)
-        for name, access in self.closed_profiles.items():
-            named = access.model_copy(update={"issuer": access.issuer or issuer})
-            profiles[name] = profiles[name].model_copy(update={"access": named})
-        return self.model_copy(update={"profiles": profiles})
+        named = {"issuer": issuer}
+        unnamed = {name: access for name, access in self.closed_profiles.items() if not access.issuer}
+        return self._with_access({name: access.model_copy(update=named) for name, access in unnamed.items()})
+
+    def _with_access(self, changed: Mapping[str, Access]) -> Self:
+        profiles = {name: self.profiles[name].model_copy(update={"access": access}) for name, access in changed.items()}
+        return self.model_copy(update={"profiles": {**self.profiles, **profiles}})
 
     def authorities(self) -> list[Authority]:
         """Return the CA certificates that the operator needs."""

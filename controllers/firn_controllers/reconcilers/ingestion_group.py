@@ -205,7 +205,8 @@ class GroupReconciler:
                 presented = sorted({held.presents for held in sources.alive}) if sources is not None else []
                 trusted = access.certificate.trusted(name)
                 if not set(presented) <= set(trusted):
-                    config = config.trusting(name, list(dict.fromkeys([*presented, *trusted]))[:2])
+                    present, previous, *_ = dict.fromkeys([*presented, *trusted])
+                    config = config.trusting(name, present, previous)
         return frozenset(opening), config
 
     def _interval(self, group: str) -> float:
