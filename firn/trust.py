@@ -84,6 +84,18 @@ def authorities(path: str, purpose: str) -> list[bytes]:
     return found
 
 
+def client_context(files: Sequence[str]) -> ssl.SSLContext:
+    """Return a TLS context that trusts the CAs in these PEM files; without files, it trusts public CAs. Raises OSError.
+
+    Files may be missing while another one exists, because the new source of a certificate has no CA at first.
+    """
+    found = [path for path in files if Path(path).exists()] or list(files)
+    context = ssl.create_default_context(cafile=found[0] if found else None)
+    for path in found[1:]:
+        context.load_verify_locations(path)
+    return context
+
+
 def public_authorities() -> list[bytes]:
     """Return the CA certificates of the image, as DER."""
     places = (_PUBLIC, ssl.get_default_verify_paths().cafile)

@@ -3,16 +3,15 @@
 import base64
 import dataclasses
 import http.client
-import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import UUID
 
 import structlog
 from pydantic import ValidationError
 
+from firn import trust
 from firn.batch_ranges import MAX_ANSWER_BYTES, MAX_PARTITIONS, PATH, Answer, Question, WantedRange
 from firn.model.errors import FirnError, UnavailableError
 from firn.model.jobs import DirectReads
@@ -123,11 +122,8 @@ class DirectReader:
         present, previous = self._reads.listener_ca_path, self._reads.previous_listener_ca_path
         if present is None:
             return http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
-        # The files are read for each request, because the kubelet replaces them when a CA changes. A new source may have none yet.
-        files = [path for path in (present, previous) if path is not None and Path(path).exists()]
-        context = ssl.create_default_context(cafile=files[0] if files else present)
-        for path in files[1:]:
-            context.load_verify_locations(path)
+        # The files are read for each request, because the kubelet replaces them when a CA changes.
+        context = trust.client_context([path for path in (present, previous) if path is not None])
         return http.client.HTTPSConnection(host, port, timeout=ANSWER_SECONDS, context=context)
 
     def _token(self) -> str:

@@ -7,12 +7,12 @@ import socket
 import ssl
 import struct
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException
 
+from firn import trust
 from firn.kafka_clients import addresses, authorities
 from firn.model.errors import AccessDeniedError, FirnError
 from firn.model.jobs import KafkaConnection
@@ -235,11 +235,8 @@ class BrokerConnection:
             if path is not None:
                 secret_files.read(path, self._purpose)
         authorities(connection, lambda path: secret_files.read(path, self._purpose))
-        files = [path for path in connection.ca_paths if Path(path).exists()]
         try:
-            context = ssl.create_default_context(cafile=files[0] if files else None)
-            for path in files[1:]:
-                context.load_verify_locations(path)
+            context = trust.client_context(connection.ca_paths)
             context.check_hostname = connection.verify_hostname
             if connection.certificate_path is not None:
                 context.load_cert_chain(connection.certificate_path, connection.certificate_key_path)
