@@ -182,7 +182,7 @@ def brokers_certificate(profile: str) -> str:
 
 
 def issued_certificate(profile: str, issuer: str) -> str:
-    """Return the name of the Certificate of cert-manager for a profile's brokers, and of its Secret. Another issuer has another."""
+    """Return the name of the Certificate of cert-manager for a profile's brokers, and of its Secret. It contains the name of the issuer."""
     return f"{brokers_certificate(profile)}-{issuer}"
 
 

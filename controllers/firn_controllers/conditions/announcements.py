@@ -81,7 +81,7 @@ class EventReason(StrEnum):
     ROLLED_OUT = "RolledOut"
     """The operator has replaced all brokers of the profile."""
     CERTIFICATE_STAGE = "CertificateStage"
-    """All brokers have a stage of a change of their certificate's source. The message says how to continue."""
+    """All brokers have reached a stage of a change of the source of their certificate. The message names the next step."""
     SCALE_DOWN_REFUSED = "ScaleDownRefused"
     """The configuration has fewer brokers than exist, or another client added brokers. The operator does not reduce their
     number."""
@@ -90,7 +90,8 @@ class EventReason(StrEnum):
     RECOVERED = "Recovered"
     """All brokers of the profile run again."""
     BROKERS_OPEN = "BrokersOpen"
-    """Clients without encryption may do everything at the brokers of the profile. The operator repeats the Event each hour."""
+    """The configuration lets clients without encryption do everything at the brokers of the profile. The operator repeats the Event each
+    hour."""
     UNENCRYPTED_CLIENTS = "UnencryptedClients"
     """Clients connect to brokers with `plaintext: Keep` without encryption. The message names their addresses."""
     ALL_ENCRYPTED = "AllEncrypted"

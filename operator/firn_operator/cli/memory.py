@@ -19,9 +19,9 @@ _INTERVAL = 0.05
 """Seconds between two looks at the memory."""
 _STATISTICS = Path("/proc/self/statm")
 _LOCK = "firn-command.lock"
-"""Name of the file whose lock a command in the operator's container holds until its process ends. The file has its name."""
+"""Name of the file whose lock a command in the operator's container holds until its process ends. The file contains the command."""
 _held: list[IO[str]] = []
-"""The locked file. The lock would end with the file object."""
+"""Keeps the locked file open. Python closes a file without references, and the lock ends with it."""
 
 
 def resident() -> int:

@@ -69,7 +69,8 @@ FLEET_AVAILABLE = Gauge(
 FLEET_ROLLING = Gauge("firn_fleet_rolling", "1 while brokers of a profile are being replaced, else 0", ["profile"])
 FLEET_DEGRADED = Gauge(
     "firn_fleet_degraded",
-    "1 while a broker does not run, a roll-out waits, or a metadata version could not be finalized; the Event Degraded names the cause",
+    "1 while a broker does not run, or a roll-out, a metadata version or a change of certificates waits or fails. The Event Degraded names"
+    " the cause",
     ["profile"],
 )
 _RUN_SECONDS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600)
@@ -460,7 +461,7 @@ class StoreCertificateMetrics(CertificateMetrics):
 
 
 class OpenFleetMetrics(Collector):
-    """The profiles whose brokers accept clients without encryption, among those whose brokers the operator runs."""
+    """The profiles whose configuration lets clients connect without encryption, among those whose brokers the operator runs."""
 
     def __init__(self, openness: Mapping[str, bool]) -> None:
         self._openness = openness
@@ -469,7 +470,8 @@ class OpenFleetMetrics(Collector):
         """Return the metric family of all profiles."""
         family = GaugeMetricFamily(
             "firn_fleet_open",
-            "1 if clients without encryption may do everything at the brokers of a profile, else 0; the Event BrokersOpen names the cause",
+            "1 if the configuration lets clients without encryption do everything at the brokers of a profile, else 0; the Event BrokersOpen"
+            " names the cause",
             labels=["profile"],
         )
         for profile, is_open in self._openness.items():

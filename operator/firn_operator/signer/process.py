@@ -96,8 +96,8 @@ async def create(
 ) -> None:
     """Create the certificates of stores before their first start, and renew what is due. Raises FirnError.
 
-    Without ``also_existing``, stores that have run without TLS get none, and InvalidSpecError says how to decide. So it does for
-    brokers of the profiles in ``closing`` (profile -> its key in the values) that accept clients without encryption.
+    InvalidSpecError names the values to set if stores have run without TLS, unless ``also_existing``, or if brokers of a profile in
+    ``closing`` (profile -> its key in the values) accept clients without encryption.
     """
     api = Api(await login(), RateLimit(10, 10))
     try:
