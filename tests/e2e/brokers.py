@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
+from firn.model import names
 from hack import quickstart
-from hack.quickstart import SYSTEM, Manifest, T, get
+from hack.quickstart import SYSTEM, Manifest, T, get, kubectl
 
 PATIENCE = 480
 """Time limit in seconds. Four brokers, Spark and the cluster share one machine, which may be small and busy."""
@@ -273,6 +274,15 @@ def await_rolled(name: str, replicas: int) -> Manifest:
         return live if settled else None
 
     return await_until(f"{name} runs its newest template", rolled, every=2)
+
+
+def delete_fleet(profile: str) -> None:
+    """Delete brokers, volumes and Secrets of a profile that the configuration no longer has. The operator keeps them."""
+    label = f"{names.LABEL_PROFILE}={profile}"
+    kinds = "statefulsets,services,configmaps,poddisruptionbudgets,jobs,secrets"
+    kubectl("-n", SYSTEM, "delete", kinds, "-l", label, "--timeout=120s")
+    kubectl("-n", SYSTEM, "wait", "--for=delete", "pods", "-l", label, "--timeout=480s")
+    kubectl("-n", SYSTEM, "delete", "persistentvolumeclaims", "-l", label, "--timeout=120s")
 
 
 def uids(selector: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from firn.model import names
 from hack import quickstart
 from hack.quickstart import SYSTEM, apply, get, kubectl, say
 from tests.authority import Authority
-from tests.e2e.brokers import PATIENCE, Partitions, Pods, Producing, await_rolled, events
+from tests.e2e.brokers import PATIENCE, Partitions, Pods, Producing, await_rolled, delete_fleet, events
 from tests.e2e.commands import firn
 from tests.e2e.topics import VALUES, await_ready, await_rows, topic_manifest
 
@@ -58,11 +58,7 @@ def installed(release: None, tmp_path: Path) -> Iterator[Release]:
     await_rolled(BROKERS, 3)
     yield found
     quickstart.install(VALUES)
-    label = f"{names.LABEL_PROFILE}={PROFILE}"
-    kinds = "statefulsets,services,configmaps,poddisruptionbudgets,jobs,secrets"
-    kubectl("-n", SYSTEM, "delete", kinds, "-l", label, "--timeout=120s")
-    kubectl("-n", SYSTEM, "wait", "--for=delete", "pods", "-l", label, "--timeout=480s")
-    kubectl("-n", SYSTEM, "delete", "persistentvolumeclaims", "-l", label, "--timeout=120s")
+    delete_fleet(PROFILE)
     kubectl("-n", SYSTEM, "delete", "secret", OWN)
 
 

@@ -15,7 +15,18 @@ import yaml
 
 from hack import quickstart
 from hack.quickstart import SYSTEM, Manifest, apply, conditions, get, kubectl, say
-from tests.e2e.brokers import PATIENCE, Partitions, Pods, Producing, await_rolled, await_until, events, metric, uids
+from tests.e2e.brokers import (
+    PATIENCE,
+    Partitions,
+    Pods,
+    Producing,
+    await_rolled,
+    await_until,
+    delete_fleet,
+    events,
+    metric,
+    uids,
+)
 from tests.e2e.commands import firn
 from tests.e2e.topics import VALUES, await_ready, await_rows, rows, topic_manifest
 
@@ -62,11 +73,7 @@ def fleet(release: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[F
     await_rolled(BROKERS, 3)
     yield three
     quickstart.install(VALUES)
-    label = f"firn.dev/profile={PROFILE}"
-    kinds = "statefulsets,services,configmaps,poddisruptionbudgets,jobs"
-    kubectl("-n", SYSTEM, "delete", kinds, "-l", label, "--timeout=120s")
-    kubectl("-n", SYSTEM, "wait", "--for=delete", "pods", "-l", label, "--timeout=480s")
-    kubectl("-n", SYSTEM, "delete", "persistentvolumeclaims", "-l", label, "--timeout=120s")
+    delete_fleet(PROFILE)
 
 
 @pytest.fixture

@@ -5,13 +5,16 @@ import os
 import random
 import shlex
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import jwt
+from confluent_kafka.admin import AdminClient, NewTopic
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
@@ -20,7 +23,7 @@ from firn_controllers.fleet.kafka import config_map, layout, listeners, stateful
 from firn_controllers.fleet.kafka.layout import KafkaFleet
 from tests.authority import Authority
 from tests.servers.kafka import program
-from tests.servers.process import running
+from tests.servers.process import await_true, running
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 NAMESPACE = "firn-system"
@@ -147,6 +150,48 @@ class Brokers:
         if "inter.broker.listener.name" in text:
             text += "offsets.topic.num.partitions=1\ntransaction.state.log.num.partitions=1\ngroup.initial.rebalance.delay.ms=0\n"
         return text
+
+
+class Running:
+    """Three running brokers, which a test replaces one by one."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self._stacks: dict[int, ExitStack] = {}
+
+    def start(self, fleet: KafkaFleet, client: dict[str, Any], topic: str) -> None:
+        """Start all brokers at the same time, and create a topic with three replicas. ``client``: settings of a client."""
+        starts = [threading.Thread(target=self._replace, args=(ordinal, fleet)) for ordinal in range(3)]
+        for thread in starts:
+            thread.start()
+        for thread in starts:
+            thread.join()
+        await_true("all brokers have joined", lambda: _in_sync(client))
+        for future in AdminClient(client).create_topics([NewTopic(topic, 3, 3)], operation_timeout=60).values():
+            future.result(60)
+        await_true("all replicas are in sync", lambda: _in_sync(client))
+
+    def roll(self, fleet: KafkaFleet, client: dict[str, Any]) -> None:
+        """Replace the brokers by those of another fleet. Each one waits until all replicas are in sync."""
+        for ordinal in (2, 1, 0):
+            self._replace(ordinal, fleet)
+            await_true("all replicas are in sync", lambda: _in_sync(client))
+
+    def close(self) -> None:
+        """Stop all brokers."""
+        for stack in self._stacks.values():
+            stack.close()
+
+    def _replace(self, ordinal: int, fleet: KafkaFleet) -> None:
+        self._stacks.pop(ordinal, ExitStack()).close()
+        self._stacks[ordinal] = ExitStack()
+        self._stacks[ordinal].enter_context(self._brokers.broker(fleet, ordinal))
+
+
+def _in_sync(client: dict[str, Any]) -> bool:
+    metadata = AdminClient(client).list_topics(timeout=30)
+    partitions = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
+    return len(metadata.brokers) == 3 and all(len(part.isrs) == 3 for part in partitions)
 
 
 @contextmanager

@@ -2,21 +2,19 @@
 
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from firn_controllers.children import Owner
 from firn_controllers.fleet import kinds
 from firn_controllers.fleet.kafka.layout import KafkaFleet, Stage
 from tests import gen
 from tests.authority import Authority
-from tests.integration.kafka.fleets import ISSUER, NAMESPACE, Brokers
-from tests.servers.process import await_true
+from tests.integration.kafka.fleets import ISSUER, NAMESPACE, Brokers, Running
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -69,50 +67,17 @@ def test_a_running_fleet_closes_without_an_interruption(tmp_path: Path) -> None:
         "bootstrap.servers": brokers.bootstrap(9096, 3), "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER",
         "ssl.ca.location": str(brokers.authority.file), "oauth_cb": lambda _: (token, time.time() + 3600),
     }  # fmt: skip
-    running: dict[int, ExitStack] = {}
-
-    def replace(ordinal: int, managed: KafkaFleet) -> None:
-        running.pop(ordinal, ExitStack()).close()
-        running[ordinal] = ExitStack()
-        running[ordinal].enter_context(brokers.broker(managed, ordinal))
-
-    def in_sync(settings: dict[str, Any]) -> bool:
-        admin = AdminClient(settings)
-        metadata = admin.list_topics(timeout=30)
-        partitions = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
-        return len(metadata.brokers) == 3 and all(len(part.isrs) == 3 for part in partitions)
-
-    def roll(stage: Stage, plaintext: str) -> None:
-        open_ = plaintext == "Keep" or stage < Stage.CLOSED
-        for ordinal in (2, 1, 0):
-            replace(ordinal, fleet(stage, plaintext))
-            # During the last roll, only the secure listener leads to all brokers.
-            await_true("all replicas are in sync", lambda: in_sync(plain if open_ else secure))
-
-    def stop() -> None:
-        for each in running.values():
-            each.close()
-
     senders: list[Sender] = []
-    with ExitStack() as all_:
-        all_.callback(stop)
-        starts = [threading.Thread(target=replace, args=(ordinal, fleet(Stage.PLAIN, "Keep"))) for ordinal in range(3)]
-        for thread in starts:
-            thread.start()
-        for thread in starts:
-            thread.join()
-        await_true("all brokers have joined", lambda: in_sync(plain))
-        admin = AdminClient(plain)
-        for future in admin.create_topics([NewTopic(TOPIC, 3, 3)], operation_timeout=60).values():
-            future.result(60)
-        await_true("all replicas are in sync", lambda: in_sync(plain))
+    with closing(Running(brokers)) as running:
+        running.start(fleet(Stage.PLAIN, "Keep"), plain, TOPIC)
         senders.append(Sender(plain, "plain"))
-        roll(Stage.BESIDE, "Keep")
+        running.roll(fleet(Stage.BESIDE, "Keep"), plain)
         senders.append(Sender(secure, "secure"))
-        roll(Stage.MOVED, "Keep")
-        roll(Stage.CLOSED, "Keep")
+        running.roll(fleet(Stage.MOVED, "Keep"), plain)
+        running.roll(fleet(Stage.CLOSED, "Keep"), plain)
         senders[0].end()
-        roll(Stage.CLOSED, "Close")
+        # During this roll, only the secure listener leads to all brokers.
+        running.roll(fleet(Stage.CLOSED, "Close"), secure)
         senders[1].end()
         assert read(secure) == {sender.name: sender.sent for sender in senders}
 

@@ -1,15 +1,14 @@
 """Change the source of the certificate of three running brokers of Apache Kafka, stage by stage, under a producer."""
 
-import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from firn.model import names
 from firn_controllers.children import Owner
@@ -19,9 +18,8 @@ from firn_controllers.ports import Manifest
 from firn_controllers.trust.sources import Held, Sources
 from tests import gen
 from tests.authority import Authority
-from tests.integration.kafka.fleets import ISSUER, NAMESPACE, Brokers
+from tests.integration.kafka.fleets import ISSUER, NAMESPACE, Brokers, Running
 from tests.integration.kafka.test_closing_fleet import TOPIC, Sender
-from tests.servers.process import await_true
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -65,44 +63,18 @@ def test_a_running_fleet_gets_certificates_of_another_source_without_an_interrup
     managed = kinds.managed_fleet(configured, "classic", Owner(NAMESPACE, "u"), None)
     assert isinstance(managed, KafkaFleet)
     trust = certificate.wanted(managed, configured.closed_profiles["classic"].certificate, texts)
-    running: dict[int, ExitStack] = {}
 
-    def start(ordinal: int, held: Held) -> None:
-        running.pop(ordinal, ExitStack()).close()
-        running[ordinal] = ExitStack()
-        running[ordinal].enter_context(brokers.broker(replace(managed, sources=Sources((held,))), ordinal))
+    def fleet(held: Held) -> KafkaFleet:
+        found = replace(managed, sources=Sources((held,)))
+        publish(brokers, certificate.bundle(found, texts))
+        return found
 
-    def in_sync() -> bool:
-        metadata = AdminClient(client).list_topics(timeout=30)
-        partitions = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
-        return len(metadata.brokers) == 3 and all(len(part.isrs) == 3 for part in partitions)
-
-    def roll(held: Held) -> None:
-        publish(brokers, certificate.bundle(replace(managed, sources=Sources((held,))), texts))
-        for ordinal in (2, 1, 0):
-            start(ordinal, held)
-            await_true("all replicas are in sync", in_sync)
-
-    def stop() -> None:
-        for each in running.values():
-            each.close()
-
-    with ExitStack() as all_:
-        all_.callback(stop)
-        starts = [threading.Thread(target=start, args=(ordinal, Held(OLD, (OLD,)))) for ordinal in range(3)]
-        for thread in starts:
-            thread.start()
-        for thread in starts:
-            thread.join()
-        await_true("all brokers have joined", in_sync)
-        admin = AdminClient(client)
-        for future in admin.create_topics([NewTopic(TOPIC, 3, 3)], operation_timeout=60).values():
-            future.result(60)
-        await_true("all replicas are in sync", in_sync)
+    with closing(Running(brokers)) as running:
+        running.start(fleet(Held(OLD, (OLD,))), client, TOPIC)
         sender = Sender(client, "secure")
-        roll(trust)
-        roll(replace(trust, presents=NEW))
-        roll(Held(NEW, (NEW,)))
+        running.roll(fleet(trust), client)
+        running.roll(fleet(replace(trust, presents=NEW)), client)
+        running.roll(fleet(Held(NEW, (NEW,))), client)
         sender.end()
         only = AdminClient(client | {"ssl.ca.location": str(authorities[NEW].file)})
         assert len(only.list_topics(timeout=30).brokers) == 3

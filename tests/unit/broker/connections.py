@@ -1,7 +1,7 @@
 """Connections of a server whose requests a test answers."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -88,15 +88,18 @@ async def free(budget: Budget) -> None:
 
 async def waiting(budget: Budget, count: int) -> None:
     """Wait until this number of requests wait for memory."""
-    async with asyncio.timeout(60):
-        while budget.waiting != count:
-            await asyncio.sleep(0.001)
+    await until(lambda: budget.waiting == count)
 
 
 async def lost(server: Server) -> None:
     """Wait until all connections are lost."""
+    await until(lambda: all(connection._lost for connection in server._connections))
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
     async with asyncio.timeout(60):
-        while not all(connection._lost for connection in server._connections):
+        while not holds():
             await asyncio.sleep(0.001)
 
 

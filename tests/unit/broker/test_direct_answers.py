@@ -13,7 +13,7 @@ from firn_broker.network.router import Buffers, Client
 from firn_broker.network.server import UNCOUNTED, Server
 from firn_broker.wire.headers import RequestHeader
 from tests.unit.broker import connections
-from tests.unit.broker.connections import OTHER, answers, closed, free, gone, lost, request, serving
+from tests.unit.broker.connections import OTHER, answers, closed, free, gone, lost, request, serving, until
 
 
 class Repeated:
@@ -67,12 +67,6 @@ async def repeating(
         assert await answers(reader, 1) == [1]
         yield server, reader, writer
         writer.close()
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.001)
 
 
 async def test_a_request_behind_a_repeated_one_is_answered_after_it() -> None:

@@ -18,6 +18,7 @@ from firn_broker.metadata_store.sqlite.log import SqliteLog
 from firn_broker.network.server import Server
 from firn_broker.settings import ConnectionSettings
 from firn_broker.wire import headers
+from tests.unit.broker.connections import until
 from tests.unit.broker.whole import Asked, Shared, broker, create, fill
 
 FETCH, JOIN, SYNC, LEAVE = 1, 11, 14, 13
@@ -99,12 +100,6 @@ async def serving(
 
         yield asked, server, connect
         await server.stop(1, asked.broker.wake)
-
-
-async def until(there: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not there():
-            await asyncio.sleep(0.001)
 
 
 async def test_long_polls_end_with_their_clients() -> None:

@@ -17,8 +17,9 @@ from firn_broker.wire import fetch
 from firn_broker.wire.fetch import FetchResult
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import raw
+from tests.unit.broker.connections import until
 from tests.unit.broker.test_disconnected_clients import request as framed
-from tests.unit.broker.test_disconnected_clients import seconds, serving, until
+from tests.unit.broker.test_disconnected_clients import seconds, serving
 from tests.unit.broker.test_whole_brokers import bases, produce
 from tests.unit.broker.whole import Asked, Shared, broker, counting_turns, create, zero
 

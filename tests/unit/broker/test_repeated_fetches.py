@@ -17,7 +17,8 @@ from firn_broker.network.router import Router
 from firn_broker.settings import ReaderSettings
 from firn_broker.wire.headers import RequestHeader
 from tests.unit.broker.batches import batch
-from tests.unit.broker.test_disconnected_clients import Client, Slow, request, seconds, serving, until
+from tests.unit.broker.connections import until
+from tests.unit.broker.test_disconnected_clients import Client, Slow, request, seconds, serving
 from tests.unit.broker.test_known_ends import NONE
 from tests.unit.broker.test_whole_brokers import bases, produce
 from tests.unit.broker.whole import Asked, Shared
