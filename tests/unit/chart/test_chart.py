@@ -222,6 +222,13 @@ def test_the_notes_name_each_profile_that_accepts_clients_without_encryption(tmp
     assert re.findall("WARNING: .* of the profile ([a-z]+) may do everything", text) == ["kept", "mine"]
 
 
+@pytest.mark.parametrize("plaintext", ["Keep", "Close"])
+def test_the_notes_call_the_quick_start_either_closed_or_open(tmp_path: Path, plaintext: str) -> None:
+    text = notes({**IMAGES, "quickStart": {"profile": {"access": {"plaintext": plaintext}}}}, tmp_path)
+    closed, opened = "The brokers accept only clients with TLS" in text, "WARNING" in text
+    assert (closed, opened) == (plaintext == "Close", plaintext == "Keep")
+
+
 # Secrets
 
 

@@ -229,6 +229,7 @@ async def test_a_running_fleet_moves_stage_by_stage(plaintext: str) -> None:
     stage.cluster.create(gen.topic(profile="classic"))
     await stage.settle()
     stage.start(config(access(plaintext=plaintext), replicas=3))
+    stage.topics.certificate_ends = {(f"{NAME}-{number}.{NAME}.firn-system.svc", 9096): gen.NOW for number in range(3)}
     seen: list[tuple[str, int, str]] = []
     for _ in range(80):
         await stage.step()
@@ -237,7 +238,10 @@ async def test_a_running_fleet_moves_stage_by_stage(plaintext: str) -> None:
         new = sum(each.template_hash == hash_ for each in pods)
         seen.append((marks(stage).get("firn.dev/access-stage", "0"), new, driver_server(stage)))
         assert sum(each.ready for each in pods) >= 2, "two brokers always serve"
+        found = stage.operator.board.certificate_ends
+        assert not found or seen[-1][0] != "1", "some brokers do not have the secure port yet"
         stage.clock.advance(5.0)
+    assert stage.operator.board.certificate_ends == {("classic", "presented"): gen.NOW}
     stages = [now for now, _, _ in seen]
     assert list(dict.fromkeys(stages)) == ["1", "2", "3"]
     for before, after in pairwise(seen):
