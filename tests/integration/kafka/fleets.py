@@ -167,7 +167,9 @@ class Running:
         for thread in starts:
             thread.join()
         await_true("all brokers have joined", lambda: _in_sync(client))
-        for future in AdminClient(client).create_topics([NewTopic(topic, 3, 3)], operation_timeout=60).values():
+        # Python must not delete the client before its answer comes.
+        admin = AdminClient(client)
+        for future in admin.create_topics([NewTopic(topic, 3, 3)], operation_timeout=60).values():
             future.result(60)
         await_true("all replicas are in sync", lambda: _in_sync(client))
 
