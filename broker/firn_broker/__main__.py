@@ -24,19 +24,18 @@ from firn_broker import settings as configuration
 from firn_broker.broker import Broker, Ports
 from firn_broker.cluster import processes
 from firn_broker.cluster.identifiers import Identifiers
+from firn_broker.cluster.process_setup import log_as_json
 from firn_broker.cluster.processes import Supervisor
 from firn_broker.internal.gates import AccountTokens, Gate, SharedToken
 from firn_broker.internal.listener import InternalListener
 from firn_broker.log_types import EXTERNAL, MAIN, Endpoint, NodeAddress
 from firn_broker.maintenance import fsck, recovery
 from firn_broker.metadata_store.downgrade import RELEASES, downgrade
-from firn_broker.metadata_store.postgres.store import PostgresStore
-from firn_broker.metadata_store.sqlite.store import SqliteStore
+from firn_broker.metadata_store.opened import open_store
 from firn_broker.network.server import Server
 from firn_broker.network.tls import TlsContext
-from firn_broker.ports import MetadataStore, ObjectStore
-from firn_broker.settings import BrokerSettings, DirectorySettings, InternalSettings, Listener, SqliteSettings
-from firn_broker.storage.objects import BucketObjects, DirectoryObjects
+from firn_broker.settings import BrokerSettings, InternalSettings, Listener, SqliteSettings
+from firn_broker.storage.objects import open_objects
 from firn_broker.topics.configs import TopicConfigs
 from firn_broker.topics.registries import HttpRegistries
 
@@ -59,7 +58,7 @@ ACCEPTING = "objects without a commit are given up, or this did not end: repeat 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT. The exit code is one of `ExitCode`."""
     options = command_line().parse_args(arguments)
-    telemetry.log_as_json()
+    log_as_json()
     try:
         if options.data_dir is not None:
             if options.command != FSCK:
@@ -163,31 +162,11 @@ def _advertised(listener: Listener, bound: tuple[str, int]) -> Endpoint:
 
 def make_ports(settings: BrokerSettings, clock: Clock, chance: random.Random, *, migrates: bool = True) -> Ports:
     """Return the ports that the settings name. Raises InvalidSpecError."""
-    metadata_store: MetadataStore
-    if isinstance(settings.coordinator, SqliteSettings):
-        cluster = str(Identifiers(clock, chance).uuid4())
-        metadata_store = SqliteStore(settings.coordinator.path, clock, cluster, migrates=migrates)
-    else:
-        metadata_store = PostgresStore(
-            settings.coordinator, migrates=migrates, requires_durable=migrates and settings.require_durable
-        )
-    objects: ObjectStore
-    if isinstance(settings.objects, DirectorySettings):
-        objects = DirectoryObjects(Path(settings.objects.path), flush=settings.objects.flush)
-    else:
-        secrets = {
-            key: configuration.secret(f"objects.secretConfig.{key}", path)
-            for key, path in settings.objects.secret_config.items()
-        }
-        objects = BucketObjects(
-            settings.objects.url,
-            {**settings.objects.config, **secrets},
-            timeout_seconds=settings.objects.timeout_seconds,
-            ca_file=settings.objects.ca_file,
-        )
+    metadata_store = open_store(settings, clock, str(Identifiers(clock, chance).uuid4()), migrates=migrates)
+    objects = open_objects(settings.objects)
     decoder = ThreadPoolExecutor(1, thread_name_prefix="decoder")
     registries = HttpRegistries(settings.registries)
-    return Ports(metadata_store, objects, clock, chance, decoder, own_check_process=True, registries=registries)
+    return Ports(metadata_store, objects, clock, chance, decoder, own_processes=True, registries=registries)
 
 
 def _tls(name: str, listener: Listener) -> TlsContext | None:

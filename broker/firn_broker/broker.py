@@ -42,6 +42,7 @@ from firn_broker.log.watermarks import Watermarks
 from firn_broker.log.writer import WalWriter
 from firn_broker.log_types import Endpoint, Node, NodeAddress
 from firn_broker.maintenance.compaction import Compaction
+from firn_broker.maintenance.merges.schedule import Merges
 from firn_broker.maintenance.orphans import OrphanSweep
 from firn_broker.maintenance.retention import Maintenance
 from firn_broker.network.budget import Budget
@@ -76,8 +77,8 @@ class Ports:
     random: Random
     decoder: Executor | None = None
     """A thread that decodes records; None decodes in the event loop."""
-    own_check_process: bool = False
-    """True if processes check batches for compacted topics and values for gates, and not ``decoder``."""
+    own_processes: bool = False
+    """True if processes of their own check batches for compacted topics and values for gates, and merge objects."""
     registries: SubjectLookup = field(default_factory=lambda: HttpRegistries({}))
     """The schema registries of topics with a gate."""
 
@@ -93,9 +94,10 @@ class Broker:
         self.identifiers = Identifiers(ports.clock, ports.random)
         self.watermarks = Watermarks()
         self.decoder = Decoder(ports.decoder)
-        self.checks = Checks(self.decoder, own_process=ports.own_check_process)
+        self._own_processes = ports.own_processes
+        self.checks = Checks(self.decoder, own_process=ports.own_processes)
         self.registries = ports.registries
-        self.value_checks = ValueChecks(self.decoder, own_process=ports.own_check_process)
+        self.value_checks = ValueChecks(self.decoder, own_process=ports.own_processes)
         self.gate = SchemaGate(ports.registries, self.decoder, self.value_checks)
         self.cache = BlockCache(settings.reader.tail_cache_bytes, settings.reader.history_cache_bytes)
         self.topic_metadata = TopicMetadata(store.topics, self.watermarks)
@@ -172,15 +174,7 @@ class Broker:
             self.metadata_store.groups, self.metadata_store.nodes, self.membership, self.topic_metadata, self.identifiers,
             self.clock, self.decoder, settings.groups,
         )  # fmt: skip
-        compaction = Compaction(
-            self.metadata_store.log, self.objects, self.membership, self.reader, self.identifiers, self.configs,
-            self.decoder, settings.upkeep.compacted_bytes,
-        )  # fmt: skip
-        orphans = OrphanSweep(self.metadata_store.retention, self.objects, self.clock)
-        maintenance = Maintenance(
-            self.metadata_store.retention, self.objects, self.membership, self.topic_metadata, self.configs, compaction,
-            orphans, settings.upkeep,
-        )  # fmt: skip
+        maintenance, merges = self._maintenance()
         self.routes = routes
         self.router = Router(routes, self.writer.flush_early, self.quotas)
         for name, work in (
@@ -194,6 +188,7 @@ class Broker:
             ("keys of abandoned files", self.writer.settle()),
             ("watermarks", self.reader.poll(lambda: len(self.membership.nodes) <= 1)),
             ("maintenance", maintenance.run()),
+            ("merges", merges.run()),
             ("groups", self.groups.run()),
             ("expiry of groups", self.groups.expire()),
         ):
@@ -201,6 +196,27 @@ class Broker:
         if settings.metrics_listen:
             self._work("stalls of the event loop", measure_stalls())
             self._work("lag of groups", GroupLag(self.metadata_store.groups, self.groups, self.topic_metadata).run())
+
+    def _maintenance(self) -> tuple[Maintenance, Merges]:
+        settings = self.settings
+        compaction = Compaction(
+            self.metadata_store.log, self.objects, self.membership, self.reader, self.identifiers, self.configs,
+            self.decoder, settings.upkeep.compacted_bytes,
+        )  # fmt: skip
+        merges = Merges(
+            self.metadata_store,
+            self.objects,
+            self.membership,
+            self.identifiers,
+            settings,
+            own_process=self._own_processes,
+        )
+        orphans = OrphanSweep(self.metadata_store.retention, self.objects, self.clock)
+        maintenance = Maintenance(
+            self.metadata_store.retention, self.objects, self.membership, self.topic_metadata, self.configs, compaction,
+            orphans, settings.upkeep,
+        )  # fmt: skip
+        return maintenance, merges
 
     def _work(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=name)

@@ -21,6 +21,9 @@ RANGE_BYTES = 1 << 20
 reads."""
 
 
+ROW_BYTES = 64 << 20
+"""The bytes of batch ranges next to each other that the coordinator stores as one row, when a rewrite replaces them."""
+
 KEPT_REPLIES = 64
 """Replies to the newest commits of a node that the coordinator stores for as long as the node's epoch lasts. A node
 commits in order and repeats a commit until it has the reply. So only its last commits may be in doubt: one of its
@@ -248,15 +251,11 @@ class BatchRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrite:
-    """The request to replace batch ranges of ``partition`` by those of one uploaded object.
+class Swap:
+    """Batch ranges of ``partition``, and those that take their place.
 
-    ``old`` are all ranges from the first to the last of them. ``new`` covers the same offsets without a gap. Repeated
-    with the same key, the request has the same outcome."""
+    ``old`` are all ranges from the first to the last of them. ``new`` covers the same offsets without a gap."""
 
-    lease: NodeLease
-    key: str
-    size: int
     partition: Partition
     old: Sequence[BatchRange]
     new: Sequence[BatchRange]
@@ -268,6 +267,59 @@ class Rewrite:
                 raise ValueError(f"{self.partition}: no batch ranges, or a gap between them")
         if (self.old[0].base_offset, self.old[-1].last_offset) != (self.new[0].base_offset, self.new[-1].last_offset):
             raise ValueError(f"{self.partition}: the new batch ranges cover other offsets than the old ones")
+
+    @property
+    def added(self) -> int:
+        """Return by how many bytes the new ranges are larger than the old ones."""
+        return sum(new.place.length for new in self.new) - sum(old.place.length for old in self.old)
+
+
+UNMERGED, UNMERGEABLE = 0, 127
+"""Levels of objects: that of brokers' objects, and that of objects that no merge reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """The request to replace batch ranges by those of one uploaded object.
+
+    Each swap takes place or not, whatever becomes of the others. No two swaps share offsets. Repeated with the same
+    key, the request has the same outcome."""
+
+    lease: NodeLease
+    key: str
+    size: int
+    swaps: Sequence[Swap]
+    level: int = UNMERGEABLE
+    """The level of the new object."""
+    made_ms: int | None = None
+    """The age of records without a timestamp counts from here; None for now."""
+
+
+class MergeSource(NamedTuple):
+    """An object of which a merge may copy the batch ranges.
+
+    ``made_ms`` is the time of its commit, or that of the newest object that it replaced."""
+
+    key: str
+    size: int
+    rows: int
+    """Rows of batch ranges in the coordinator."""
+    made_ms: int
+
+
+class SourceRow(NamedTuple):
+    """Batch ranges in a source of a merge that the coordinator stores as one row."""
+
+    partition: Partition
+    made_ms: int
+    """That of the source."""
+    ranges: Sequence[BatchRange]
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the ranges."""
+        first, last = self.ranges[0].place, self.ranges[-1].place
+        return last.position + last.length - first.position
 
 
 class Lookup(NamedTuple):

@@ -157,6 +157,11 @@ MAINTENANCE_BEHIND = Gauge(
     "1 while this broker does maintenance and its last pass left batch ranges that must expire or be dropped, or objects"
     " that must be deleted",
 )
+UNMERGED_SECONDS = Gauge(
+    "firn_broker_unmerged_seconds",
+    "Seconds for which the oldest object has waited for a merge since upkeep.mergeSeconds after its commit. Twice"
+    " upkeep.mergeSeconds is normal",
+)
 DEAD_OBJECTS = Gauge("firn_broker_dead_objects", "Objects without batch ranges that are not deleted yet")
 DEAD_OBJECTS_AGE = Gauge(
     "firn_broker_dead_objects_age_seconds",

@@ -23,12 +23,14 @@ from firn_broker.log_types import (
     LogState,
     Lookup,
     LookupResult,
+    MergeSource,
     Node,
     NodeAddress,
     NodeLease,
     Partition,
     Progress,
     Rewrite,
+    SourceRow,
     StoredGroup,
     Topic,
     TopicLag,
@@ -232,12 +234,12 @@ class LogStore(Protocol):
         """
         ...
 
-    async def rewrite(self, rewrite: Rewrite) -> bool:
-        """Replace batch ranges by those of a reserved object, which holds the same log with fewer records.
+    async def rewrite(self, rewrite: Rewrite) -> Sequence[bool]:
+        """Replace batch ranges by those of a reserved object, which holds the same logs with fewer records, or the same ones.
 
-        Objects that lose their last range are dead. Return False, and mark the new object dead, when the log does not
-        have the old ranges any more: the topic was deleted, or another rewrite was faster. The bounds of the partition
-        stay. Idempotent by key. Raises `FencedError` as `commit` does.
+        Return for each swap whether it took place. It does not when the log does not have the old ranges any more: the
+        topic was deleted, or another rewrite was faster. Objects that lose their last range are dead, and so is the new one if
+        no swap took place. The bounds of the partitions stay. Idempotent by key. Raises `FencedError` as `commit` does.
         """
         ...
 
@@ -261,6 +263,28 @@ class LogStore(Protocol):
 
         Return None for an unknown partition.
         """
+        ...
+
+
+class MergeStore(Protocol):
+    """The objects that merges read, by level (`UNMERGED` and above)."""
+
+    async def sources(self, level: int, age_ms: int, limit: int) -> Sequence[MergeSource]:
+        """Return up to ``limit`` objects of a level with batch ranges whose commit is at least ``age_ms`` ago, the oldest
+        first."""
+        ...
+
+    async def rows(self, keys: Sequence[str], after: SourceRow | None, limit: int) -> Sequence[SourceRow]:
+        """Return up to ``limit`` rows of batch ranges in these objects, by partition and offset, from the one behind ``after``
+        on, without those of deleted topics and those below the log start."""
+        ...
+
+    async def unfinished(self, lease: NodeLease) -> Sequence[str]:
+        """Return the keys of merged objects that the lease has reserved and not committed."""
+        ...
+
+    async def finish(self, keys: Sequence[str]) -> None:
+        """Give those of the objects that still have batch ranges the level `UNMERGEABLE`."""
         ...
 
 
@@ -464,6 +488,11 @@ class MetadataStore(Protocol):
     @property
     def log(self) -> LogStore:
         """The port for logs of partitions."""
+        ...
+
+    @property
+    def merges(self) -> MergeStore:
+        """The port for the objects that merges read."""
         ...
 
     @property

@@ -187,6 +187,10 @@ class MaintenanceSettings(Settings):
     compacted_bytes: int = Field(default=32 * MIB, ge=MIB)
     """Bytes that the newest records of a compacted partition may take in memory. Each record takes about 280 bytes
     besides its own. A larger partition is not compacted. One pass of compaction reads at most about this many bytes of new records."""
+    merge_seconds: float = Field(default=600, ge=0)
+    """Seconds after its commit from which the batches of an object may be merged with those of others."""
+    merged_bytes: int = Field(default=128 * MIB, ge=0, le=512 * MIB)
+    """Bytes of a merged object. The process that merges takes about this much memory, besides 80 MiB. 0: objects are not merged."""
     producer_seconds: float = Field(default=86_400, gt=0)
     """Seconds without a batch after which the coordinator forgets a producer (``producer.id.expiration.ms``)."""
     abandon_seconds: float = Field(default=3_600, gt=0)

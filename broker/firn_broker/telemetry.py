@@ -1,31 +1,13 @@
-"""Logs (JSON lines on stderr), and metrics and probes over HTTP."""
+"""Metrics and probes over HTTP."""
 
 import asyncio
-import logging
-import sys
 from collections.abc import Callable
 
-import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from firn_broker.broker import Broker
 
 REQUEST_LIMIT = 8192
-
-
-def log_as_json() -> None:
-    """Write every log line as a JSON object with time, level and event."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
-    )
 
 
 async def serve(place: str, parse: Callable[[str], tuple[str, int]], broker: Broker) -> asyncio.Server:

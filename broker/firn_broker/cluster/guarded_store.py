@@ -33,6 +33,7 @@ from firn_broker.ports import (
     AccessStore,
     GroupStore,
     LogStore,
+    MergeStore,
     MetadataStore,
     NodeStore,
     RetentionStore,
@@ -55,6 +56,7 @@ class GuardedStore:
         self.nodes = cast(NodeStore, _Nodes(store, "nodes", self.continuity))
         self.topics = cast(TopicStore, _Topics(store, "topics", self.continuity))
         self.log = cast(LogStore, _Log(store, "log", self.continuity))
+        self.merges = cast(MergeStore, _Port(store, "merges", self.continuity))
         self.retention = cast(RetentionStore, _Port(store, "retention", self.continuity))
         self.groups = cast(GroupStore, _Port(store, "groups", self.continuity))
         self.access = cast(AccessStore, _Access(store, "access", self.continuity))

@@ -7,7 +7,6 @@ The supervisor restarts a process that ends, as Kubernetes would restart its con
 serve. A wrong configuration ends all processes, because a restart cannot help."""
 
 import asyncio
-import ctypes
 import json
 import os
 import signal
@@ -18,6 +17,7 @@ from contextlib import suppress
 import structlog
 
 from firn.model.errors import ExitCode, InvalidSpecError
+from firn_broker.cluster.process_setup import end_with_parent
 from firn_broker.settings import ENVIRONMENT, BrokerSettings, SqliteSettings
 
 log = structlog.get_logger()
@@ -28,7 +28,6 @@ RESTART_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds before each restart of a process that ends again and again."""
 HEALTHY_SECONDS = 60.0
 """Seconds of service after which a process that ends starts again at once."""
-_PR_SET_PDEATHSIG = 1
 
 
 def environments(settings: BrokerSettings, count: int) -> list[dict[str, str]]:
@@ -136,7 +135,7 @@ class Supervisor:
         environment = {**os.environ, **self._environments[number]}
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._command, env=environment, stdin=asyncio.subprocess.DEVNULL, preexec_fn=_end_with_supervisor
+                *self._command, env=environment, stdin=asyncio.subprocess.DEVNULL, preexec_fn=end_with_parent
             )
         except OSError as error:
             log.warning("cannot start a broker process", process=number, error=str(error))
@@ -151,8 +150,3 @@ class Supervisor:
             return ExitCode.DONE
         # A signal from outside the supervisor, such as that of the OOM killer, is a temporary failure.
         return code if code >= 0 else ExitCode.TEMPORARY
-
-
-def _end_with_supervisor() -> None:
-    """Let the kernel stop this process if the supervisor is killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

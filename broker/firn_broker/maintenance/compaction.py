@@ -25,7 +25,18 @@ from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
 from firn_broker.log.decoder import TURN_RECORDS, Decoder
 from firn_broker.log.reader import Reader, UnreadableError
-from firn_broker.log_types import RANGE_BYTES, BatchRange, Commit, LogState, Lookup, Partition, Rewrite, Topic, WalRange
+from firn_broker.log_types import (
+    RANGE_BYTES,
+    BatchRange,
+    Commit,
+    LogState,
+    Lookup,
+    Partition,
+    Rewrite,
+    Swap,
+    Topic,
+    WalRange,
+)
 from firn_broker.ports import LogStore, ObjectStore
 from firn_broker.storage import wal
 from firn_broker.topics import configs
@@ -144,7 +155,7 @@ class Compaction:
         request, done = self._unsettled, False
         try:
             if isinstance(request, Rewrite):
-                done = await self._log_store.rewrite(request)
+                (done,) = await self._log_store.rewrite(request)
             elif request is not None:
                 await self._log_store.commit(request)
         except FencedError as error:
@@ -261,7 +272,7 @@ class Compaction:
         self._unsettled = Commit(lease, key, 0, ())
         await self._log_store.reserve(lease, [key])
         await self._objects.put(key, data)
-        self._unsettled = Rewrite(lease, key, len(data), partition, old, batch_ranges(key, batches, positions))
+        self._unsettled = Rewrite(lease, key, len(data), [Swap(partition, old, batch_ranges(key, batches, positions))])
         return await self.settle()
 
 

@@ -5,15 +5,16 @@ offsets, so they may have other offsets than the acknowledged ones, and another 
 uploaded and never acknowledged are committed too. A producer that is not idempotent and sent them again may have them
 twice, as after any retry.
 
-Compaction deletes the objects that it replaced. A coordinator from before a compaction refers to them, so the compacted
-object takes their place again.
+Compactions and merges delete the objects that they replaced. A coordinator from before them refers to these objects, so
+the compacted or merged object takes their place again. A merged object may also have batches whose commits were lost.
+These are the first batches behind the end of their partition, so they get the same offsets again.
 
 No record leaves the bucket: records of partitions that the coordinator does not know stay in objects without a commit,
 which maintenance keeps.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import compress, groupby
 from uuid import UUID
@@ -33,11 +34,13 @@ from firn_broker.log_types import (
     NodeLease,
     Partition,
     Rewrite,
+    Swap,
     Topic,
 )
 from firn_broker.maintenance import uncommitted
 from firn_broker.maintenance.commit_order import Written, commit_order
 from firn_broker.maintenance.compaction import batch_ranges
+from firn_broker.maintenance.merged_objects import LostBatches, MergedBatch, MergedObject, merged_copy_id, read_merged
 from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.storage import wal
 from firn_broker.topics.configs import TopicConfigs
@@ -64,10 +67,10 @@ class Recovered:
     skipped: list[str] = field(default_factory=list)
     """Objects that are damaged or gone."""
     compacted: list[str] = field(default_factory=list)
-    """Compacted objects that took the place of missing ones."""
+    """Compacted and merged objects that took the place of missing ones."""
     kept: list[str] = field(default_factory=list)
-    """Objects without a commit that have the rejected records or are damaged, and compacted objects that took no place.
-    Maintenance keeps them."""
+    """Objects without a commit that have the rejected records or are damaged, and compacted and merged objects that took no
+    place. Maintenance keeps them."""
 
     @property
     def complete(self) -> bool:
@@ -123,6 +126,7 @@ class _Recovery:
         self._committed: set[tuple[Partition, int, int, int, int] | None] = set()
         """`_identity` of the batches that this recovery has committed."""
         self._result = Recovered()
+        self._lost = LostBatches()
 
     async def run(self, keys: Sequence[str], missing: frozenset[str]) -> Recovered:
         found = await self._read(keys)
@@ -130,15 +134,20 @@ class _Recovery:
         self._topics = {topic.id: topic for topic in loaded.topics} if loaded is not None else {}
         # A recovery that did not end left copies of records that the objects still have.
         copies = {_copy_key(item) for item in found}
+        copies |= {wal.key(merged_copy_id(key)) for key in keys if key.endswith(wal.MERGED)}
         lease = await self._store.nodes.join(NodeAddress("", 0), TTL_MS)
         try:
             await self._find_committed(lease, found)
             await self._store.nodes.raise_counter(PRODUCERS, _greatest_producer(found) + 1)
             await self._store.log.adopt(lease, self._result.kept)
-            # A later compaction has all records of an earlier one.
-            for key in sorted((key for key in keys if wal.horizon(key) is not None), key=_time, reverse=True):
+            # A later compaction or merge has all records of an earlier one.
+            for key in sorted(filter(wal.is_copy, keys), key=_time, reverse=True):
                 await self._store.nodes.renew(lease, TTL_MS)
                 await self._replace_or_keep(lease, key, missing)
+            async for item in self._lost.copies(self._objects):
+                await self._store.nodes.renew(lease, TTL_MS)
+                await self._store.log.adopt(lease, [item.key])
+                await self._commit(lease, item, lost=True)
             for item in commit_order([item for item in found if item.key not in copies]):
                 await self._store.nodes.renew(lease, TTL_MS)
                 await self._commit(lease, item)
@@ -151,8 +160,7 @@ class _Recovery:
     async def _read(self, keys: Sequence[str]) -> list[Written]:
         found = []
         for key in keys:
-            # Compaction copied the records of such an object from committed objects.
-            if wal.horizon(key) is not None:
+            if wal.is_copy(key):
                 continue
             try:
                 found.append(await self._read_one(key))
@@ -183,8 +191,8 @@ class _Recovery:
                 known = await self._store.retention.contains(item.key, [self._entry(batch) for batch in asked.values()])
                 self._committed.update(compress(asked, known))
 
-    async def _commit(self, lease: NodeLease, item: Written) -> None:
-        """Commit the batches of partitions that exist, after a copy of the others."""
+    async def _commit(self, lease: NodeLease, item: Written, *, lost: bool = False) -> None:
+        """Commit the batches of partitions that exist, after a copy of the others. ``lost``: they come from merged objects."""
         await self._store.log.adopt(lease, [item.key])
         unknown = self._unknown(item)
         left_out = set(unknown)
@@ -198,7 +206,7 @@ class _Recovery:
             await self._store.log.adopt(lease, [copy])
             await self._objects.put(copy, await self._copied(item, unknown))
         # A producer sends a batch without an answer again, so several objects may have it.
-        again = {batch for batch in item.batches if _identity(batch) in self._committed}
+        again = {batch for batch in item.batches if await self._is_there(item.key, batch, lost=lost)}
         self._result.duplicates += sum(batch.records for batch in again - left_out)
         left_out |= again
         batches = [batch for batch in item.batches if batch not in left_out]
@@ -218,19 +226,67 @@ class _Recovery:
             else:
                 self._result.records += entry.records
 
+    async def _is_there(self, key: str, batch: wal.IndexedBatch, *, lost: bool) -> bool:
+        """Return whether the log has a batch through another object. ``lost``: it comes from a merged object."""
+        identity = _identity(batch)
+        if identity is not None:
+            return identity in self._committed
+        return not lost and await self._lost.has(self._objects, key, batch)
+
     async def _replace_or_keep(self, lease: NodeLease, key: str, missing: frozenset[str]) -> None:
-        """Let a compacted object take the place of missing ones, or keep it: it may have the only copy of records that
-        it read after the backup."""
+        """Let a compacted or merged object take the place of missing ones. Keep a compacted one that does not: it may have the
+        only copy of records that it read after the backup."""
         await self._store.log.adopt(lease, [key])
+        merged = key.endswith(wal.MERGED)
         try:
-            replaced = bool(missing) and await self._replace(lease, key, missing)
+            if merged:
+                replaced = await self._restore(lease, await read_merged(self._objects, key), missing)
+            else:
+                replaced = bool(missing) and await self._replace(lease, key, missing)
         except KeyError:
             self._result.skipped.append(key)
             return
         except CorruptDataError:
             self._result.skipped.append(key)
-            replaced = False
-        (self._result.compacted if replaced else self._result.kept).append(key)
+            self._result.kept.append(key)
+            return
+        if replaced:
+            self._result.compacted.append(key)
+        elif not merged:
+            self._result.kept.append(key)
+
+    async def _restore(self, lease: NodeLease, merged: MergedObject, missing: frozenset[str]) -> bool:
+        """Let a merged object take the place of missing ones, and note the batches that the log lost.
+
+        Return whether it took a place. Raises KeyError, UnavailableError."""
+        swaps: list[Swap] = []
+        for partition, group in groupby(merged.batches, key=lambda batch: batch.indexed.partition):
+            by_offset = {batch.base_offset: batch for batch in group}
+            (state,) = await self._store.log.states([partition])
+            start, end = (0, 0) if state is None else (state.log_start, state.high_watermark)
+            lost = {offset for offset in by_offset if offset >= end}
+            inside = [batch for offset, batch in by_offset.items() if offset < end and batch.last_offset >= start]
+            if inside:
+                for old in await self._ranges(partition, inside[0].base_offset, inside[-1].last_offset):
+                    if old.place.key in missing:
+                        swaps += _swap(merged, partition, old, by_offset)
+                    else:
+                        lost |= await self._differing(old, by_offset)
+            self._lost.add(merged, [by_offset[offset] for offset in sorted(lost)])
+        if not swaps:
+            return False
+        return any(await self._store.log.rewrite(Rewrite(lease, merged.key, merged.size, swaps)))
+
+    async def _differing(self, old: BatchRange, by_offset: Mapping[int, MergedBatch]) -> set[int]:
+        """Return the offsets of batches that are others in the log. Raises KeyError, UnavailableError."""
+        place, differing, offset = old.place, set[int](), old.base_offset
+        (data,) = await self._objects.get_ranges(place.key, [(place.position, place.position + place.length)])
+        for start, size, offsets in record_batch.walk(data):
+            batch = by_offset.get(offset)
+            if batch is not None and batch.content != data[start + record_batch.HEADER : start + size]:
+                differing.add(offset)
+            offset += offsets
+        return differing
 
     async def _replace(self, lease: NodeLease, key: str, missing: frozenset[str]) -> bool:
         """Let a compacted object take the place of batch ranges with missing objects, if it has all their offsets.
@@ -249,11 +305,12 @@ class _Recovery:
         if missing.isdisjoint(batch_range.place.key for batch_range in old):
             return False
         try:
-            rewrite = Rewrite(lease, key, size, partition, old, new)
+            swap = Swap(partition, old, new)
         except ValueError as error:
             log.warning("the compacted object has not all offsets of the missing ones", key=key, error=str(error))
             return False
-        return await self._store.log.rewrite(rewrite)
+        (replaced,) = await self._store.log.rewrite(Rewrite(lease, key, size, [swap]))
+        return replaced
 
     async def _ranges(self, partition: Partition, first: int, last: int) -> Sequence[BatchRange]:
         """Return the batch ranges from offset ``first`` to ``last``, as far as the log has them."""
@@ -296,6 +353,22 @@ class _Recovery:
 def _greatest_producer(found: Sequence[Written]) -> int:
     # A client that makes up an id must not use up all ids.
     return max((min(batch.producer_id, MOST_PRODUCERS) for item in found for batch in item.batches), default=-1)
+
+
+def _swap(
+    merged: MergedObject, partition: Partition, old: BatchRange, by_offset: Mapping[int, MergedBatch]
+) -> Sequence[Swap]:
+    """Return the swap of a range for the batches of a merged object with the same offsets; nothing if it lacks some."""
+    batches, offset = list[MergedBatch](), old.base_offset
+    while offset <= old.last_offset:
+        if offset not in by_offset:
+            return ()
+        batches.append(by_offset[offset])
+        offset = batches[-1].last_offset + 1
+    if offset != old.last_offset + 1:
+        return ()
+    new = batch_ranges(merged.key, [batch.data for batch in batches], [batch.indexed.position for batch in batches])
+    return [Swap(partition, [old], new)]
 
 
 def _time(key: str) -> str:

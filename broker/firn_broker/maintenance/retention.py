@@ -192,8 +192,7 @@ class Maintenance:
     async def _batches(self, key: str) -> list[BatchEntry] | None:
         """Return the batches of producers in an object: none if it does not exist or has no such batches, None if it is
         damaged. Raises UnavailableError."""
-        if wal.horizon(key) is not None:
-            # Compaction copied its records from committed objects.
+        if wal.is_copy(key):
             return []
         try:
             _, indexed = await uncommitted.read_index(self._objects, key)

@@ -1,15 +1,108 @@
-"""Batch ranges as rows of the table ``run``: columns and their conversion, which both stores use."""
+"""Batch ranges as rows of the table ``run``: columns and their conversion, which both stores use.
 
-from collections.abc import Sequence
+A row has one batch range, or several that lie next to each other in one object (``parts``). Merged objects have rows of
+up to `ROW_BYTES`, so that the coordinator has few rows. Readers get the ranges, so that they read no more than they
+need. A version of the program that does not know ``parts`` takes such a row for one large range."""
+
+import struct
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from firn_broker.log_types import BatchRange, WalRange
+from firn_broker.log_types import MAX_TIMESTAMP, ROW_BYTES, BatchRange, Lookup, WalRange
 
-RANGE_COLUMNS = "run.base_offset, run.last_offset, wal.key, run.pos, run.len, run.max_ts, run.append_ms"
-"""Columns of ``run`` joined with ``wal``, in the order of `range_of_row`."""
+RANGE_COLUMNS = "run.base_offset, run.last_offset, wal.key, run.pos, run.len, run.max_ts, run.append_ms, run.parts"
+"""Columns of ``run`` joined with ``wal``, in the order of `ranges_of_row`."""
+_PART = struct.Struct(">QIq")
+"""A batch range of a row: its last offset minus the first one of the row, its bytes, its greatest timestamp."""
+
+RangeRow = tuple[int, int, int, int, int, int, bytes | None]
+"""Last offset, first offset, position, length, greatest timestamp, append time, and parts of a row."""
 
 
-def range_of_row(row: Sequence[Any]) -> BatchRange:
+def ranges_of_row(row: Sequence[Any]) -> list[BatchRange]:
     """Convert a row of `RANGE_COLUMNS`."""
-    base, last, key, position, length, newest, append_ms = row
-    return BatchRange(base, last, WalRange(key, position, length), newest, append_ms)
+    base, last, key, position, length, newest, append_ms, parts = row
+    if parts is None:
+        return [BatchRange(base, last, WalRange(key, position, length), newest, append_ms)]
+    ranges, start = [], base
+    for delta, size, timestamp in _PART.iter_unpack(parts):
+        ranges.append(BatchRange(start, base + delta, WalRange(key, position, size), timestamp, append_ms))
+        start, position = base + delta + 1, position + size
+    return ranges
+
+
+def wanted_ranges(rows: Iterable[Sequence[Any]], lookup: Lookup, limit: int) -> list[BatchRange]:
+    """Return the ranges of rows that a lookup wants, at most ``limit``. The rows follow one another in the log."""
+    ranges: list[BatchRange] = []
+    budget = lookup.max_bytes
+    for row in rows:
+        for found in ranges_of_row(row):
+            if found.last_offset < lookup.offset:
+                continue
+            ranges.append(found)
+            budget -= found.place.length
+            if budget <= 0 or len(ranges) >= limit:
+                return ranges
+    return ranges
+
+
+def range_at(row: Sequence[Any], timestamp: int, start: int) -> BatchRange | None:
+    """Return the first range of a row that ends at offset ``start`` or later and has a record of ``timestamp`` or later.
+    With `MAX_TIMESTAMP`, return the one with the greatest timestamp. Return None if there is none."""
+    ranges = [found for found in ranges_of_row(row) if found.last_offset >= start]
+    if timestamp == MAX_TIMESTAMP:
+        return max(ranges, key=lambda found: found.max_timestamp, default=None)
+    return next((found for found in ranges if found.max_timestamp >= timestamp), None)
+
+
+def rows_of_ranges(ranges: Sequence[BatchRange]) -> list[RangeRow]:
+    """Return as few rows as possible for the ranges of a rewritten object."""
+    groups: list[list[BatchRange]] = []
+    for found in ranges:
+        if groups and _join(groups[-1], found):
+            groups[-1].append(found)
+        else:
+            groups.append([found])
+    return [_row(group) for group in groups]
+
+
+def _join(group: Sequence[BatchRange], found: BatchRange) -> bool:
+    first, last = group[0], group[-1]
+    end = found.place.position + found.place.length
+    return (
+        last.place.key == found.place.key
+        and last.place.position + last.place.length == found.place.position
+        and last.append_ms == found.append_ms == -1
+        and end - first.place.position <= ROW_BYTES
+    )
+
+
+def _row(group: Sequence[BatchRange]) -> RangeRow:
+    first, last = group[0], group[-1]
+    length = last.place.position + last.place.length - first.place.position
+    parts = (
+        _PART.pack(found.last_offset - first.base_offset, found.place.length, found.max_timestamp) for found in group
+    )
+    return (
+        last.last_offset, first.base_offset, first.place.position, length, max(found.max_timestamp for found in group),
+        first.append_ms, b"".join(parts) if len(group) > 1 else None,
+    )  # fmt: skip
+
+
+def rows_left(rows: Sequence[Sequence[Any]], old: Sequence[BatchRange]) -> list[tuple[int, RangeRow]] | None:
+    """Return what is left of rows without the ranges ``old``: row ids of objects, and new rows. ``rows`` have the row id
+    of the object in front of `RANGE_COLUMNS`, and are all that have one of these offsets.
+
+    A row may have ranges before ``old`` or behind them. Return None if the rows do not have exactly these ranges there."""
+    found, left = list[BatchRange](), list[tuple[int, RangeRow]]()
+    for wal, *row in rows:
+        others: tuple[list[BatchRange], list[BatchRange]] = [], []
+        for one in ranges_of_row(row):
+            if one.last_offset < old[0].base_offset:
+                others[0].append(one)
+            elif one.base_offset > old[-1].last_offset:
+                others[1].append(one)
+            else:
+                found.append(one)
+        left += [(wal, rest) for other in others for rest in rows_of_ranges(other)]
+    return left if found == list(old) else None

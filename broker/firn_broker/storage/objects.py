@@ -21,6 +21,8 @@ from obstore.store import from_url
 
 from firn import trust
 from firn.model.errors import FirnError, UnavailableError
+from firn_broker.ports import ObjectStore
+from firn_broker.settings import BucketSettings, DirectorySettings, secret
 from firn_broker.storage.memory import PAGE, whole_pages
 
 log = structlog.get_logger()
@@ -363,3 +365,13 @@ class BucketObjects:
 
     async def close(self) -> None:
         """Release all resources."""
+
+
+def open_objects(settings: DirectorySettings | BucketSettings) -> ObjectStore:
+    """Return the object store that the settings name. Raises InvalidSpecError."""
+    if isinstance(settings, DirectorySettings):
+        return DirectoryObjects(Path(settings.path), flush=settings.flush)
+    secrets = {key: secret(f"objects.secretConfig.{key}", path) for key, path in settings.secret_config.items()}
+    return BucketObjects(
+        settings.url, {**settings.config, **secrets}, timeout_seconds=settings.timeout_seconds, ca_file=settings.ca_file
+    )

@@ -22,14 +22,17 @@ from uuid import UUID
 from crc32c import crc32c
 
 from firn.model.errors import CorruptDataError
+from firn.records import record_batch
 from firn.records.record_batch import Batch
 from firn_broker.log_types import Partition
 from firn_broker.ports import ObjectStore
-from firn_broker.storage.memory import uncleared_pages
+from firn_broker.storage.memory import PAGE, uncleared_pages
 
 MAGIC = int.from_bytes(b"LSW1", "big")
 VERSION = 1
 PREFIX = "wal/"
+MERGED = ".merged"
+"""End of the key of a merged object."""
 _HEAD = struct.Struct(">IHHII16s")
 _COUNT = struct.Struct(">I")
 _SEGMENT = struct.Struct(">16siQIIII")
@@ -86,6 +89,16 @@ def horizon(key: str) -> int | None:
     return int(horizon_ms) if compacted else None
 
 
+def merged_key(id: UUID) -> str:
+    """Return the key of a merged object, which has batches of other objects as they are."""
+    return f"{key(id)}{MERGED}"
+
+
+def is_copy(key: str) -> bool:
+    """Return whether an object has only records of committed objects, by its key."""
+    return key.endswith(MERGED) or horizon(key) is not None
+
+
 def assemble(
     id: UUID, node: int, epoch: int, segments: Sequence[tuple[Partition, Sequence[Batch]]]
 ) -> tuple[memoryview, list[int]]:
@@ -93,38 +106,77 @@ def assemble(
     partition once. The bytes begin at the start of a page, so that a directory writes them without a copy."""
     pieces: list[bytes | memoryview] = [_HEAD.pack(MAGIC, VERSION, 0, node, epoch, id.bytes)]
     index = [_COUNT.pack(len(segments))]
-    positions = []
+    positions: list[int] = []
     position = HEAD
     for partition, batches in segments:
-        start, checksum, records = position, 0, 0
-        entries = []
-        for batch in batches:
-            positions.append(position)
-            size = len(batch.data)
-            pieces.append(batch.data)
-            checksum = crc32c(batch.data, checksum)
-            entries.append(
-                _BATCH.pack(
-                    position - start, size, batch.records, batch.max_timestamp, batch.producer_id, batch.producer_epoch,
-                    batch.base_sequence,
-                )
-            )  # fmt: skip
-            position += size
-            records += batch.records
-        index.append(
-            _SEGMENT.pack(
-                partition.topic.bytes, partition.index, start, position - start, len(batches), records, checksum
-            )
-        )
-        index += entries
-    footer = b"".join(index)
-    pieces += (footer, _TAIL.pack(position, len(footer), crc32c(footer), MAGIC, VERSION))
+        position = _add_segment(index, positions, partition, position, batches)
+        pieces += (batch.data for batch in batches)
+    pieces += _end(position, index)
     data = uncleared_pages(sum(map(len, pieces)))
-    end = 0
+    _copy(data, 0, pieces)
+    return data, positions
+
+
+def room(body: int, partitions: int) -> int:
+    """Return the bytes that an object needs at most besides its body, of ``body`` bytes."""
+    return HEAD + _COUNT.size + partitions * _SEGMENT.size + body // record_batch.HEADER * _BATCH.size + TAIL
+
+
+def seal(
+    memory: memoryview, id: UUID, node: int, epoch: int, segments: Sequence[tuple[Partition, Sequence[Batch]]]
+) -> memoryview:
+    """Complete an object of which ``memory`` has the batches, behind the place of the head: add head, index and tail, and
+    return its bytes. ``memory`` comes from `uncleared_pages` and has `room` for them. ``segments`` are as for `assemble`."""
+    index = [_COUNT.pack(len(segments))]
+    position = HEAD
+    for partition, batches in segments:
+        position = _add_segment(index, [], partition, position, batches)
+    _copy(memory, 0, [_HEAD.pack(MAGIC, VERSION, 0, node, epoch, id.bytes)])
+    size = _copy(memory, position, _end(position, index))
+    # Otherwise a file could contain for a moment what was in memory before.
+    padding = memory[size : size + -size % PAGE]
+    padding[:] = bytes(len(padding))
+    return memory[:size]
+
+
+def _add_segment(
+    index: list[bytes], positions: list[int], partition: Partition, start: int, batches: Sequence[Batch]
+) -> int:
+    """Add a segment to the index, and its batches to ``positions``; return the position behind it."""
+    position, checksum, records = start, 0, 0
+    entries = []
+    for batch in batches:
+        positions.append(position)
+        size = len(batch.data)
+        checksum = crc32c(batch.data, checksum)
+        entries.append(
+            _BATCH.pack(
+                position - start, size, batch.records, batch.max_timestamp, batch.producer_id, batch.producer_epoch,
+                batch.base_sequence,
+            )
+        )  # fmt: skip
+        position += size
+        records += batch.records
+    index.append(
+        _SEGMENT.pack(partition.topic.bytes, partition.index, start, position - start, len(batches), records, checksum)
+    )
+    index += entries
+    return position
+
+
+def _end(position: int, index: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Return the index, which begins at ``position``, and the tail."""
+    footer = b"".join(index)
+    return footer, _TAIL.pack(position, len(footer), crc32c(footer), MAGIC, VERSION)
+
+
+def _copy(memory: memoryview, start: int, pieces: Sequence[bytes | memoryview]) -> int:
+    """Write the pieces one after the other from ``start`` on; return the end."""
+    end = start
     for piece in pieces:
         start, end = end, end + len(piece)
-        data[start:end] = piece
-    return data, positions
+        memory[start:end] = piece
+    return end
 
 
 def index_range(tail: memoryview, size: int) -> tuple[int, int]:

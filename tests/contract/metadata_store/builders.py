@@ -15,6 +15,7 @@ from firn_broker.log_types import (
     NodeLease,
     Partition,
     Rewrite,
+    Swap,
     Topic,
     WalRange,
 )
@@ -79,7 +80,7 @@ async def rewritten(log: Log, *, count: int = 1 << 30) -> Rewrite:
     old = result.ranges[:count]
     key = await log.key()
     new = BatchRange(old[0].base_offset, old[-1].last_offset, WalRange(key, 32, 40), old[-1].max_timestamp, -1)
-    return Rewrite(log.lease, key, 500, FIRST, old, [new])
+    return Rewrite(log.lease, key, 500, [Swap(FIRST, old, [new])])
 
 
 class StoreContract:

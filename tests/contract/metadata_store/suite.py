@@ -3,19 +3,20 @@
 from firn_broker.log_types import Topic
 from firn_broker.ports import MetadataStore
 from tests.contract.metadata_store.access import AccessContract, acl, credential, loaded
-from tests.contract.metadata_store.batch_ranges import BatchRangeContract
 from tests.contract.metadata_store.builders import ADDRESS, TOPIC, TTL, Log, batch, produced
-from tests.contract.metadata_store.commits import CommitContract
 from tests.contract.metadata_store.groups import GroupContract
-from tests.contract.metadata_store.histories import HistoryContract
+from tests.contract.metadata_store.logs.batch_ranges import BatchRangeContract
+from tests.contract.metadata_store.logs.commits import CommitContract
+from tests.contract.metadata_store.logs.histories import HistoryContract
+from tests.contract.metadata_store.logs.merges import MergeContract
 from tests.contract.metadata_store.nodes import NodeContract
 from tests.contract.metadata_store.retention import RetentionContract
 from tests.contract.metadata_store.topics import TopicContract
 
 
 class MetadataStoreContract(
-    NodeContract, TopicContract, CommitContract, HistoryContract, BatchRangeContract, RetentionContract, GroupContract,
-    AccessContract,
+    NodeContract, TopicContract, CommitContract, HistoryContract, BatchRangeContract, MergeContract, RetentionContract,
+    GroupContract, AccessContract,
 ):  # fmt: skip
     """All tests that an implementation has to pass."""
 

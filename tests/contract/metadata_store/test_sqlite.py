@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from firn.model.errors import InvalidSpecError
-from firn_broker.metadata_store.sqlite import log as sqlite_log
 from firn_broker.metadata_store.sqlite import retention as sqlite_retention
 from firn_broker.metadata_store.sqlite import topics as sqlite_topics
 from firn_broker.metadata_store.sqlite.database import Inline
+from firn_broker.metadata_store.sqlite.logs import log as sqlite_log
 from firn_broker.metadata_store.sqlite.migrations import MIGRATIONS
 from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.ports import MetadataStore

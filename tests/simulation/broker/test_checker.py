@@ -21,7 +21,7 @@ from firn_broker.log.watermarks import Waiter
 from firn_broker.log.writer import WalWriter
 from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, LookupResult, StoredGroup
 from firn_broker.metadata_store import idempotence
-from firn_broker.metadata_store.sqlite.log import SqliteLog
+from firn_broker.metadata_store.sqlite.logs.log import SqliteLog
 from tests.simulation.broker.losses import how_often
 from tests.simulation.broker.story import run_story
 

@@ -12,6 +12,7 @@ from firn_broker.log_types import BatchOutcome, Commit, NodeAddress, Topic
 from firn_broker.maintenance import fsck
 from firn_broker.network.router import Client
 from firn_broker.network.server import Server
+from firn_broker.settings import BrokerSettings
 from tests.contract.metadata_store.builders import ALL_KEYS
 from tests.fakes.virtual_time import run
 from tests.simulation.broker import clients, wire
@@ -35,9 +36,9 @@ INTERVAL = SETTINGS.model_copy(update={"writer": SETTINGS.writer.model_copy(upda
 
 
 @asynccontextmanager
-async def brokers(count: int = 2) -> AsyncIterator[World]:
+async def brokers(count: int = 2, settings: BrokerSettings = INTERVAL) -> AsyncIterator[World]:
     """Run a world without faults, until the test adds some."""
-    world = World(1, INTERVAL)
+    world = World(1, settings)
     await world.store.start()
     for _ in range(count):
         await world.start()
@@ -395,8 +396,10 @@ async def test_requests_that_wait_for_the_coordinator_are_bounded() -> None:
 
 
 def test_the_coordinator_may_be_restored_to_an_older_backup() -> None:
+    unmerged = INTERVAL.model_copy(update={"upkeep": INTERVAL.upkeep.model_copy(update={"merged_bytes": 0})})
+
     async def story() -> None:
-        async with brokers() as world:
+        async with brokers(settings=unmerged) as world:
             first, second = world.hosts
             assert await send(world, first, 0) == (0, 0)
             backup = world.backup()

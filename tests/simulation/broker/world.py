@@ -44,14 +44,21 @@ SETTINGS = BrokerSettings(
     lease_seconds=LEASE_SECONDS,
     writer=WriterSettings(flush_bytes=4096, upload_seconds=3, early_bytes=1024, puts_per_second=5),
     reader=ReaderSettings(poll_seconds=0.5),
-    upkeep=MaintenanceSettings(interval_seconds=2, grace_seconds=5, abandon_seconds=6, uncommitted_seconds=120),
+    upkeep=MaintenanceSettings(
+        interval_seconds=2,
+        grace_seconds=5,
+        merge_seconds=3,
+        merged_bytes=16_384,
+        abandon_seconds=6,
+        uncommitted_seconds=120,
+    ),
     groups=GroupSettings(shards=4, initial_rebalance_ms=500, consumer_session_ms=10_000),
 )
-AGAIN = frozenset({"commit", "reserve", "put", "renew", "advance_start", "save_group", "forget_objects"})
+AGAIN = frozenset({"commit", "reserve", "put", "renew", "advance_start", "save_group", "forget_objects", "rewrite"})
 """Calls that may also take effect late, after the caller received an error, or twice."""
 LATE_SECONDS = 4.0
 COORDINATOR, OBJECTS = "coordinator", "objects"
-PARTS = ("nodes", "topics", "log", "retention", "groups", "access")
+PARTS = ("nodes", "topics", "log", "merges", "retention", "groups", "access")
 """The ports of the metadata store."""
 BEFORE, AFTER = "before", "after"
 STEPS = (
@@ -59,6 +66,7 @@ STEPS = (
     ("commit_offsets", AFTER), ("save_group", BEFORE), ("save_group", AFTER), ("reserve", AFTER), ("get_ranges", BEFORE), ("renew", AFTER),
     ("acquire", AFTER), ("advance_start", AFTER), ("expire", AFTER), ("drop_ranges", AFTER), ("withdraw_reservations", AFTER),
     ("dead_objects", AFTER), ("delete", BEFORE), ("delete", AFTER), ("create_topic", AFTER), ("delete_topic", AFTER), ("release", AFTER),
+    ("rewrite", BEFORE), ("rewrite", AFTER), ("finish", BEFORE),
 )  # fmt: skip
 """Steps at which a broker may die: before or after a call of a port. Every broker reaches the first `OFTEN` of them
 regularly."""

@@ -29,7 +29,7 @@ from firn_broker.log_types import (
 )
 from firn_broker.metadata_store.sqlite.database import Inline
 from firn_broker.metadata_store.sqlite.groups import SqliteGroups
-from firn_broker.metadata_store.sqlite.log import SqliteLog
+from firn_broker.metadata_store.sqlite.logs.log import SqliteLog
 from firn_broker.metadata_store.sqlite.nodes import SqliteNodes
 from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.metadata_store.sqlite.topics import SqliteTopics

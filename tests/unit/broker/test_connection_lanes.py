@@ -14,7 +14,7 @@ from firn_broker.log_types import Commit, CommittedOffset, Lease, Node, NodeAddr
 from firn_broker.metadata_store.postgres import lanes
 from firn_broker.metadata_store.postgres.database import Database
 from firn_broker.metadata_store.postgres.groups import PostgresGroups
-from firn_broker.metadata_store.postgres.log import PostgresLog
+from firn_broker.metadata_store.postgres.logs.log import PostgresLog
 from firn_broker.metadata_store.postgres.nodes import PostgresNodes
 from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.settings import PostgresSettings

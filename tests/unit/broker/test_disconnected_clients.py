@@ -14,7 +14,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta
 
 from firn_broker.log_types import LOOKUP_RANGES, Lookup, LookupResult
-from firn_broker.metadata_store.sqlite.log import SqliteLog
+from firn_broker.metadata_store.sqlite.logs.log import SqliteLog
 from firn_broker.network.server import Server
 from firn_broker.settings import ConnectionSettings
 from firn_broker.wire import headers

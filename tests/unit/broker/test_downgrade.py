@@ -9,7 +9,7 @@ import pytest
 
 from firn.model.clock import SystemClock
 from firn.model.errors import ExitCode
-from firn_broker import telemetry
+from firn_broker import __main__
 from firn_broker.__main__ import main
 from firn_broker.log_types import CommittedOffset, NodeLease, StoredGroup, Topic
 from firn_broker.metadata_store.downgrade import RELEASES
@@ -24,7 +24,7 @@ each_release = pytest.mark.parametrize("release", RELEASES)
 @pytest.fixture(autouse=True)
 def logs_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     # Logging is set up once for a process, which is that of the tests.
-    monkeypatch.setattr(telemetry, "log_as_json", lambda: None)
+    monkeypatch.setattr(__main__, "log_as_json", lambda: None)
 
 
 async def opened(directory: Path) -> SqliteStore:

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from firn_broker.log.fetch_sessions import FEW
 from firn_broker.log_types import Lookup, LookupResult
-from firn_broker.metadata_store.sqlite.log import SqliteLog
+from firn_broker.metadata_store.sqlite.logs.log import SqliteLog
 from firn_broker.network.router import Client
 from firn_broker.wire import fetch
 from firn_broker.wire.fetch import FetchResult

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 from firn.model.errors import UnavailableError
 from firn_broker.log_types import MAX_TIMESTAMP, Partition
 from firn_broker.metadata_store import time_marks
-from firn_broker.metadata_store.sqlite import log as sqlite_log
+from firn_broker.metadata_store.sqlite.logs import log as sqlite_log
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import batch
 from tests.unit.broker.test_compaction import batch as keyed

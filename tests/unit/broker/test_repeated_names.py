@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from firn.records.cursor import MalformedError
 from firn_broker.log_types import LogState, Partition
-from firn_broker.metadata_store.sqlite.log import SqliteLog
+from firn_broker.metadata_store.sqlite.logs.log import SqliteLog
 from tests.fakes.virtual_time import run
 from tests.unit.broker.whole import Asked, Shared, broker, create
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from firn.model.errors import ExitCode, InvalidSpecError
-from firn_broker import settings, telemetry
+from firn_broker import __main__, settings
 from firn_broker.__main__ import main
 from firn_broker.settings import BrokerSettings, PostgresSettings
 
@@ -110,7 +110,7 @@ def test_an_error_names_a_missing_secret_file(
     )  # fmt: skip
     with monkeypatch.context() as patched:
         # Logging is set up once for a process, which is that of the tests.
-        patched.setattr(telemetry, "log_as_json", lambda: None)
+        patched.setattr(__main__, "log_as_json", lambda: None)
         assert main(["--config", str(path), command]) == ExitCode.CONFIGURATION
     stderr = capsys.readouterr().err
     assert f"{key}: cannot read {gone}" in stderr
@@ -158,7 +158,7 @@ def test_the_address_of_an_internal_listener_is_checked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Logging is set up once for a process, which is that of the tests.
-    monkeypatch.setattr(telemetry, "log_as_json", lambda: None)
+    monkeypatch.setattr(__main__, "log_as_json", lambda: None)
     path = document(tmp_path, internal={**INTERNAL, "bind": "nowhere"}, objects={"type": "bucket", "url": "s3://b/p"})
     assert main(["--config", str(path)]) == ExitCode.CONFIGURATION
     assert "'nowhere' is not HOST:PORT" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from kio.serial import entity_writer
 from kio.static.primitive import i32Timedelta
 
 from firn_broker.log_types import BatchOutcome, Commit
-from firn_broker.metadata_store.sqlite.log import SqliteLog
+from firn_broker.metadata_store.sqlite.logs.log import SqliteLog
 from firn_broker.network.server import Server
 from firn_broker.settings import ConnectionSettings
 from tests.unit.broker.batches import raw

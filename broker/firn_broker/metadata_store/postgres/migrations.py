@@ -144,6 +144,13 @@ SCRIPTS = (
     CREATE TABLE credential_use(name text COLLATE "C" NOT NULL, mechanism int NOT NULL, used_ms bigint NOT NULL,
       PRIMARY KEY(name, mechanism));
     """,
+    """
+    ALTER TABLE run ADD COLUMN parts bytea;
+    CREATE INDEX run_wal ON run(wal);
+    ALTER TABLE wal ADD COLUMN level smallint NOT NULL DEFAULT 0, ADD COLUMN records_ms bigint;
+    UPDATE wal SET level = 127 WHERE key LIKE '%.compacted-%';
+    CREATE INDEX wal_level ON wal(level, made_ms) WHERE state = 1 AND level < 127;
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -165,6 +172,10 @@ version sees all earlier ones. The trigger also notes the changes of earlier ver
 `access_secret` has one row, the secret of `AccessStore.secret`.
 
 `credential_use` has the last use of each credential that was used. Changes of a credential delete its row.
+
+`run.parts` has the batch ranges of a row (`metadata_store.batch_ranges`). `wal.level` is the level of an object for
+merges (`log_types.UNMERGED`). `wal.records_ms` is the time from which the age of records without a timestamp counts; null
+for that of the commit.
 """
 
 COMPATIBLE_FROM = 1
@@ -487,7 +498,8 @@ FUNCTIONS = """
           excess := CASE WHEN v_waiting < p_limit THEN it.bytes - p_bytes - v_below ELSE 0 END;
         END IF;
         -- Records without a timestamp have the age of their object.
-        FOR one IN SELECT last_offset, len, CASE WHEN max_ts < 0 THEN (SELECT made_ms FROM wal WHERE id = run.wal) ELSE max_ts END AS max_ts
+        FOR one IN SELECT last_offset, len,
+            CASE WHEN max_ts < 0 THEN (SELECT coalesce(records_ms, made_ms) FROM wal WHERE id = run.wal) ELSE max_ts END AS max_ts
           FROM run WHERE log = it.id AND last_offset >= it.log_start ORDER BY last_offset LIMIT p_limit - v_passed LOOP
           EXIT WHEN NOT (p_age >= 0 AND one.max_ts < now_ms() - p_age) AND excess < one.len;
           excess := excess - one.len;

@@ -1,9 +1,10 @@
-"""The PostgreSQL store as a whole: one database and the six stores over it."""
+"""The PostgreSQL store as a whole: one database and the seven stores over it."""
 
 from firn_broker.metadata_store.postgres.access import PostgresAccess
 from firn_broker.metadata_store.postgres.database import Database
 from firn_broker.metadata_store.postgres.groups import PostgresGroups
-from firn_broker.metadata_store.postgres.log import PostgresLog
+from firn_broker.metadata_store.postgres.logs.log import PostgresLog
+from firn_broker.metadata_store.postgres.logs.merges import PostgresMerges
 from firn_broker.metadata_store.postgres.nodes import PostgresNodes
 from firn_broker.metadata_store.postgres.retention import PostgresRetention
 from firn_broker.metadata_store.postgres.topics import PostgresTopics
@@ -18,6 +19,7 @@ class PostgresStore:
         self.nodes = PostgresNodes(self.database)
         self.topics = PostgresTopics(self.database)
         self.log = PostgresLog(self.database)
+        self.merges = PostgresMerges(self.database)
         self.retention = PostgresRetention(self.database)
         self.groups = PostgresGroups(self.database)
         self.access = PostgresAccess(self.database)

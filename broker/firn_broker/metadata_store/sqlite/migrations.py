@@ -95,6 +95,14 @@ MIGRATIONS = (
     CREATE TABLE credential_use(name TEXT NOT NULL, mechanism INTEGER NOT NULL, used_ms INTEGER NOT NULL,
       PRIMARY KEY(name, mechanism)) WITHOUT ROWID;
     """,
+    """
+    ALTER TABLE run ADD COLUMN parts BLOB;
+    CREATE INDEX run_wal ON run(wal);
+    ALTER TABLE wal ADD COLUMN level INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE wal ADD COLUMN records_ms INTEGER;
+    UPDATE wal SET level=127 WHERE key LIKE '%.compacted-%';
+    CREATE INDEX wal_level ON wal(level, made_ms) WHERE state = 1 AND level < 127;
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -113,6 +121,10 @@ or with the topic. Earlier versions did not store it, so any id that they alloca
 `access_secret` has one row, the secret of `AccessStore.secret`.
 
 `credential_use` has the last use of each credential that was used. Changes of a credential delete its row.
+
+`run.parts` has the batch ranges of a row (`metadata_store.batch_ranges`). `wal.level` is the level of an object for
+merges (`log_types.UNMERGED`). `wal.records_ms` is the time from which the age of records without a timestamp counts; null
+for that of the commit.
 """
 RAISE_FORGOTTEN = (
     "ON CONFLICT(topic) DO UPDATE SET pid=max(pid, excluded.pid), forgotten_ms=max(forgotten_ms, excluded.forgotten_ms)"

@@ -6,8 +6,8 @@ from uuid import UUID
 
 from firn_broker.log_types import KEPT_REPLIES, BatchEntry, DeadBacklog
 from firn_broker.metadata_store import idempotence, time_marks
-from firn_broker.metadata_store.sqlite.commits import may_be_forgotten, read_log, read_producer
 from firn_broker.metadata_store.sqlite.database import Database
+from firn_broker.metadata_store.sqlite.logs.commits import may_be_forgotten, read_log, read_producer
 from firn_broker.metadata_store.sqlite.migrations import RAISE_FORGOTTEN
 from firn_broker.metadata_store.time_marks import Range
 
@@ -62,8 +62,8 @@ class SqliteRetention:
         end, passed = start, 0
         # Records without a timestamp have the age of their object.
         for last, length, newest in self._database.connection.execute(
-            "SELECT last_offset, len, CASE WHEN max_ts < 0 THEN (SELECT made_ms FROM wal WHERE id=run.wal) ELSE max_ts END FROM run"
-            " WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?",
+            "SELECT last_offset, len, CASE WHEN max_ts < 0 THEN (SELECT coalesce(records_ms, made_ms) FROM wal WHERE id=run.wal)"
+            " ELSE max_ts END FROM run WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?",
             (log, start, limit),
         ):
             if not (too_old is not None and newest < too_old) and excess < length:

@@ -1,4 +1,4 @@
-"""The SQLite store as a whole: one database and the six stores over it."""
+"""The SQLite store as a whole: one database and the seven stores over it."""
 
 from concurrent.futures import Executor
 
@@ -6,7 +6,8 @@ from firn.model.clock import Clock
 from firn_broker.metadata_store.sqlite.access import SqliteAccess
 from firn_broker.metadata_store.sqlite.database import Database
 from firn_broker.metadata_store.sqlite.groups import SqliteGroups
-from firn_broker.metadata_store.sqlite.log import SqliteLog
+from firn_broker.metadata_store.sqlite.logs.log import SqliteLog
+from firn_broker.metadata_store.sqlite.logs.merges import SqliteMerges
 from firn_broker.metadata_store.sqlite.nodes import SqliteNodes
 from firn_broker.metadata_store.sqlite.retention import SqliteRetention
 from firn_broker.metadata_store.sqlite.topics import SqliteTopics
@@ -23,6 +24,7 @@ class SqliteStore:
         self.nodes = SqliteNodes(self.database)
         self.topics = SqliteTopics(self.database)
         self.log = SqliteLog(self.database)
+        self.merges = SqliteMerges(self.database)
         self.retention = SqliteRetention(self.database)
         self.groups = SqliteGroups(self.database)
         self.access = SqliteAccess(self.database)

@@ -22,10 +22,11 @@ from firn_broker.log_types import (
     Rewrite,
 )
 from firn_broker.metadata_store import time_marks
-from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, range_of_row
+from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, range_at, wanted_ranges
 from firn_broker.metadata_store.commit_plan import outcomes_of, plan_commit, reply_of
-from firn_broker.metadata_store.sqlite.commits import Appends, PartitionLog, append_in_order, read_log
 from firn_broker.metadata_store.sqlite.database import Database
+from firn_broker.metadata_store.sqlite.logs.commits import Appends, append_in_order, read_log
+from firn_broker.metadata_store.sqlite.logs.merges import swap_ranges
 from firn_broker.metadata_store.time_marks import Mark
 from firn_broker.ports import WentBackError
 
@@ -119,47 +120,21 @@ class SqliteLog:
                 f"coordinator: counter {commit.lease.commits} is {known}, and was {commit.after}: the last commits are lost"
             )
 
-    async def rewrite(self, rewrite: Rewrite) -> bool:
+    async def rewrite(self, rewrite: Rewrite) -> Sequence[bool]:
         return await self._database.run(lambda: self._rewrite(rewrite))
 
-    def _rewrite(self, rewrite: Rewrite) -> bool:
+    def _rewrite(self, rewrite: Rewrite) -> Sequence[bool]:
         wal, reply = self._reserved(rewrite.key, rewrite.lease)
         if reply is not None:
-            return bool(json.loads(reply))
-        log = read_log(self._database, rewrite.partition)
+            return list(json.loads(reply))
         now = self._database.now_ms()
-        swapped = log is not None and self._swap(log, wal, rewrite, now)
-        self._finish(wal, now, rewrite.size, len(rewrite.new) if swapped else 0, swapped)
+        rows = [swap_ranges(self._database, wal, swap, now) for swap in rewrite.swaps]
+        swapped = [stored > 0 for stored in rows]
+        self._finish(wal, now, rewrite.size, sum(rows), swapped)
+        self._database.connection.execute(
+            "UPDATE wal SET level=?, records_ms=? WHERE id=?", (rewrite.level, rewrite.made_ms, wal)
+        )
         return swapped
-
-    def _swap(self, log: PartitionLog, wal: int, rewrite: Rewrite, now: int) -> bool:
-        """Replace the old ranges by the new ones; return False when the log has other ranges there."""
-        connection = self._database.connection
-        span = log.id, rewrite.old[0].base_offset, rewrite.old[-1].last_offset
-        rows = connection.execute(
-            f"SELECT run.wal, {RANGE_COLUMNS} FROM run JOIN wal ON wal.id=run.wal WHERE log=? AND last_offset>=? AND last_offset<=?"
-            " ORDER BY last_offset",
-            span,
-        ).fetchall()
-        if [range_of_row(row[1:]) for row in rows] != list(rewrite.old):
-            return False
-        connection.execute("DELETE FROM run WHERE log=? AND last_offset>=? AND last_offset<=?", span)
-        for old, *_ in rows:
-            connection.execute("UPDATE wal SET runs=runs-1 WHERE id=?", (old,))
-            connection.execute("UPDATE wal SET state=2, dead_ms=? WHERE id=? AND runs=0 AND state=1", (now, old))
-        connection.executemany(
-            "INSERT INTO run VALUES (?,?,?,?,?,?,?,?)",
-            [
-                (
-                    log.id, new.last_offset, new.base_offset, wal, new.place.position, new.place.length, new.max_timestamp,
-                    new.append_ms,
-                )
-                for new in rewrite.new
-            ],
-        )  # fmt: skip
-        added = sum(new.place.length for new in rewrite.new) - sum(old.place.length for old in rewrite.old)
-        connection.execute("UPDATE log SET bytes=bytes+? WHERE id=?", (added, log.id))
-        return True
 
     def _reserved(self, key: str, lease: NodeLease) -> tuple[int, str | None]:
         """Return the object's row id, and its stored reply if it has one.
@@ -196,18 +171,14 @@ class SqliteLog:
             return LookupResult(ErrorCode.unknown_topic_or_partition)
         if not log.start <= lookup.offset <= log.hw:
             return LookupResult(ErrorCode.offset_out_of_range, log.start, log.hw)
-        ranges = []
+        ranges: Sequence[BatchRange] = ()
         if lookup.offset < log.hw:
-            budget = lookup.max_bytes
-            # SQLite reads rows as the loop asks for them: ending it early saves the rest.
-            for row in self._database.connection.execute(
+            # SQLite reads rows as they are asked for: the ranges that the lookup does not want cost nothing.
+            rows = self._database.connection.execute(
                 f"SELECT {RANGE_COLUMNS} FROM run JOIN wal ON wal.id=run.wal WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?",
                 (log.id, lookup.offset, limit),
-            ):
-                ranges.append(range_of_row(row))
-                budget -= row[4]
-                if budget <= 0:
-                    break
+            )
+            ranges = wanted_ranges(rows, lookup, limit)
         return LookupResult(ErrorCode.none, log.start, log.hw, ranges)
 
     async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
@@ -237,7 +208,7 @@ class SqliteLog:
 
     async def _walk(self, partition: Partition, timestamp: int, since: int) -> BatchRange | None:
         database = self._database
-        best: tuple[Any, ...] | None = None
+        best: BatchRange | None = None
         offset: int | None = since
 
         def step() -> None:
@@ -248,23 +219,35 @@ class SqliteLog:
                 return
             # Each step is a transaction of its own, so that commits proceed in between.
             start = max(log.start, offset or 0)
-            some = "SELECT * FROM run WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?"
-            (offset,) = database.row(f"SELECT max(last_offset) + 1 FROM ({some})", log.id, start, TIMED_RANGES)
-            sql = f"SELECT {RANGE_COLUMNS} FROM ({some}) run JOIN wal ON wal.id=run.wal"
-            if timestamp == MAX_TIMESTAMP:
-                row = database.row(f"{sql} ORDER BY max_ts DESC, last_offset LIMIT 1", log.id, start, TIMED_RANGES)
-                if row and (best is None or row[5] > best[5]):
-                    best = row
-            else:
-                best = database.row(
-                    f"{sql} WHERE max_ts>=? ORDER BY last_offset LIMIT 1", log.id, start, TIMED_RANGES, timestamp
-                )
-                if best:
-                    offset = None
+            found, offset = self._best_of_step(log.id, timestamp, start)
+            if found is not None and (best is None or found.max_timestamp > best.max_timestamp):
+                best = found
+            if best is not None and timestamp != MAX_TIMESTAMP:
+                offset = None
 
         while offset is not None:
             await database.run(step, write=False)
-        return range_of_row(best) if best else None
+        return best
+
+    def _best_of_step(self, log: int, timestamp: int, start: int) -> tuple[BatchRange | None, int | None]:
+        """Compare `TIMED_RANGES` rows from offset ``start`` on, or one that begins before it. Return the range that a search
+        looks for, and the offset of the next row."""
+        some = "SELECT * FROM run WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?"
+        sql = f"SELECT {RANGE_COLUMNS} FROM ({some}) run JOIN wal ON wal.id=run.wal"
+        first = self._database.row(f"{sql} ORDER BY last_offset", log, start, 1)
+        if first is None:
+            return None, None
+        base, last, *_ = first
+        if base < start:
+            return range_at(first, timestamp, start), last + 1
+        (following,) = self._database.row(f"SELECT max(last_offset) + 1 FROM ({some})", log, start, TIMED_RANGES)
+        if timestamp == MAX_TIMESTAMP:
+            row = self._database.row(f"{sql} ORDER BY max_ts DESC, last_offset LIMIT 1", log, start, TIMED_RANGES)
+        else:
+            row = self._database.row(
+                f"{sql} WHERE max_ts>=? ORDER BY last_offset LIMIT 1", log, start, TIMED_RANGES, timestamp
+            )
+        return range_at(row, timestamp, start) if row else None, following
 
     async def advance_start(self, partition: Partition, offset: int) -> LogState | None:
         def work() -> LogState | None:

@@ -9,8 +9,8 @@ import pytest
 from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, Lookup, Partition, Topic
 from firn_broker.metadata_store import commit_plan
 from firn_broker.metadata_store.commit_plan import CommitPlan
-from firn_broker.metadata_store.postgres import log as postgres_log
-from firn_broker.metadata_store.sqlite import log as sqlite_log
+from firn_broker.metadata_store.postgres.logs import log as postgres_log
+from firn_broker.metadata_store.sqlite.logs import log as sqlite_log
 from tests.contract.metadata_store.builders import Advance, Log, StoreContract, placed
 
 COMMITS = 60

@@ -9,13 +9,13 @@ import asyncio
 import json
 from collections.abc import Sequence
 from functools import partial
-from itertools import accumulate, chain, count
+from itertools import accumulate, chain, count, groupby
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from firn.model.errors import FencedError
 from firn_broker.log_types import (
     LOOKUP_RANGES,
     MAX_TIMESTAMP,
@@ -31,9 +31,10 @@ from firn_broker.log_types import (
     Rewrite,
 )
 from firn_broker.metadata_store import time_marks
-from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, range_of_row
+from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, range_at, wanted_ranges
 from firn_broker.metadata_store.commit_plan import CommitPlan, outcomes_of, plan_commit
 from firn_broker.metadata_store.postgres.database import Database, NotInOrderError
+from firn_broker.metadata_store.postgres.logs.merges import swap_ranges
 from firn_broker.metadata_store.time_marks import Mark
 from firn_broker.ports import WentBackError
 
@@ -139,10 +140,10 @@ class PostgresLog:
 
         return await self._database.use(work, self._database.lanes.commits)
 
-    async def rewrite(self, rewrite: Rewrite) -> bool:
-        async def work(db: Any) -> bool:
+    async def rewrite(self, rewrite: Rewrite) -> Sequence[bool]:
+        async def work(db: Any) -> Sequence[bool]:
             async with db.transaction():
-                return await _rewrite(db, rewrite)
+                return await swap_ranges(db, rewrite)
 
         return await self._database.use(work)
 
@@ -154,8 +155,9 @@ class PostgresLog:
             JOIN log ON log.topic_id = w.topic AND log.part = w.part AND NOT deleted
             LEFT JOIN LATERAL (
               SELECT {RANGE_COLUMNS} FROM (
-                SELECT *, sum(len) OVER (ORDER BY last_offset) - len AS before
-                FROM (SELECT * FROM run WHERE run.log = log.id AND last_offset >= w.off ORDER BY last_offset LIMIT $5) few
+                SELECT *, sum(counted) OVER (ORDER BY last_offset) - counted AS before
+                FROM (SELECT *, CASE WHEN base_offset < w.off AND parts IS NOT NULL THEN 1 ELSE len END AS counted FROM run
+                  WHERE run.log = log.id AND last_offset >= w.off ORDER BY last_offset LIMIT $5) few
               ) run JOIN wal ON wal.id = run.wal WHERE before < w.budget
             ) r ON w.off >= log.log_start AND w.off <= log.hw
             ORDER BY w.n, r.last_offset
@@ -164,13 +166,12 @@ class PostgresLog:
             [lookup.offset for lookup in lookups], [max(lookup.max_bytes, 1) for lookup in lookups], max_ranges,
         )  # fmt: skip
         results: list[LookupResult] = [LookupResult(ErrorCode.unknown_topic_or_partition)] * len(lookups)
-        ranges: list[list[BatchRange]] = [[] for _ in lookups]
-        for number, start, high, *row in rows:
-            index = number - 1
-            if row[0] is not None:
-                ranges[index].append(range_of_row(row))
-            error = ErrorCode.none if start <= lookups[index].offset <= high else ErrorCode.offset_out_of_range
-            results[index] = LookupResult(error, start, high, ranges[index])
+        for number, found in groupby(rows, key=itemgetter(0)):
+            of_lookup, lookup = list(found), lookups[number - 1]
+            _, start, high, *first = of_lookup[0]
+            ranges = () if first[0] is None else wanted_ranges((row[3:] for row in of_lookup), lookup, max_ranges)
+            error = ErrorCode.none if start <= lookup.offset <= high else ErrorCode.offset_out_of_range
+            results[number - 1] = LookupResult(error, start, high, ranges)
         return results
 
     async def states(self, partitions: Sequence[Partition]) -> Sequence[LogState | None]:
@@ -201,12 +202,20 @@ class PostgresLog:
     async def _walk(self, partition: Partition, timestamp: int, since: int) -> BatchRange | None:
         order = "max_ts DESC, last_offset" if timestamp == MAX_TIMESTAMP else "last_offset"
         rows = await self._database.rows(
-            f"SELECT {RANGE_COLUMNS} FROM log CROSS JOIN LATERAL (SELECT * FROM run WHERE run.log = log.id"
+            f"SELECT greatest(log_start, $4), {RANGE_COLUMNS} FROM log CROSS JOIN LATERAL (SELECT * FROM run WHERE run.log = log.id"
             f" AND last_offset >= greatest(log_start, $4) AND ($3::bigint = {MAX_TIMESTAMP} OR max_ts >= $3) ORDER BY {order} LIMIT 1) run"
             " JOIN wal ON wal.id = run.wal WHERE topic_id = $1 AND part = $2 AND NOT deleted",
             partition.topic, partition.index, timestamp, since,
         )  # fmt: skip
-        return range_of_row(rows[0]) if rows else None
+        if not rows:
+            return None
+        start, base, last, *_ = row = list(rows[0])
+        found = range_at(row[1:], timestamp, start)
+        if base >= start or (found is not None and timestamp != MAX_TIMESTAMP):
+            return found
+        # The record that the row was found by may lie before the start.
+        other = await self._walk(partition, timestamp, last + 1)
+        return max(filter(None, (found, other)), key=lambda one: one.max_timestamp, default=None)
 
     async def advance_start(self, partition: Partition, offset: int) -> LogState | None:
         rows = await self._database.rows(
@@ -251,74 +260,3 @@ def _packed(column: Sequence[int]) -> str:
 
 def _transposed(rows: Sequence[Sequence[Any]], columns: int) -> Sequence[Sequence[Any]]:
     return list(zip(*rows, strict=True)) if rows else [()] * columns
-
-
-async def _rewrite(db: Any, rewrite: Rewrite) -> bool:
-    # Lock objects first and in order, then the log, as everywhere. Appends to this log wait for a few statements.
-    keys = sorted({rewrite.key, *(old.place.key for old in rewrite.old)})
-    await db.execute("SELECT 1 FROM wal WHERE key = ANY($1::text[]) ORDER BY id FOR UPDATE", keys)
-    wal, reply = await _reserved(db, rewrite)
-    if reply is not None:
-        return bool(json.loads(reply))
-    log = await db.fetchval(
-        "SELECT id FROM log WHERE topic_id = $1 AND part = $2 AND NOT deleted FOR UPDATE",
-        rewrite.partition.topic, rewrite.partition.index,
-    )  # fmt: skip
-    swapped = log is not None and await _swap(db, log, wal, rewrite)
-    await db.execute(
-        "UPDATE wal SET state = $2, size = $3, runs = $4, dead_ms = CASE WHEN $5::boolean THEN NULL ELSE now_ms() END,"
-        " made_ms = now_ms(), reply = to_jsonb($5::boolean) WHERE id = $1",
-        wal, 1 if swapped else 2, rewrite.size, len(rewrite.new) if swapped else 0, swapped,
-    )  # fmt: skip
-    return swapped
-
-
-async def _reserved(db: Any, rewrite: Rewrite) -> tuple[int, str | None]:
-    """Return the new object's row id, and its stored reply if it has one.
-
-    Raises FencedError when the caller may not use the object.
-    """
-    row = await db.fetchrow("SELECT id, state, node, node_epoch, reply FROM wal WHERE key = $1", rewrite.key)
-    if row is None:
-        raise FencedError(f"object {rewrite.key} is not reserved")
-    if row["reply"] is not None:
-        return row["id"], row["reply"]
-    if row["state"] != 0:
-        raise FencedError(f"the reservation of object {rewrite.key} was withdrawn")
-    lease = rewrite.lease
-    if (row["node"], row["node_epoch"]) != (lease.node, lease.epoch) or not await db.fetchval(
-        "SELECT 1 FROM node WHERE id = $1 AND epoch = $2", lease.node, lease.epoch
-    ):
-        raise FencedError(f"another broker process holds the lease of node {lease.node} with a newer epoch")
-    return row["id"], None
-
-
-async def _swap(db: Any, log: int, wal: int, rewrite: Rewrite) -> bool:
-    """Replace the old ranges by the new ones; return False when the log has other ranges there."""
-    span = log, rewrite.old[0].base_offset, rewrite.old[-1].last_offset
-    rows = await db.fetch(
-        f"SELECT {RANGE_COLUMNS} FROM run JOIN wal ON wal.id = run.wal WHERE log = $1 AND last_offset BETWEEN $2 AND $3 ORDER BY last_offset",
-        *span,
-    )
-    if [range_of_row(list(row)) for row in rows] != list(rewrite.old):
-        return False
-    await db.execute(
-        "WITH gone AS (DELETE FROM run WHERE log = $1 AND last_offset BETWEEN $2 AND $3 RETURNING wal)"
-        " UPDATE wal SET runs = wal.runs - it.runs, state = CASE WHEN wal.runs = it.runs THEN 2 ELSE state END,"
-        " dead_ms = CASE WHEN wal.runs = it.runs THEN now_ms() ELSE dead_ms END"
-        " FROM (SELECT gone.wal, count(*)::int AS runs FROM gone GROUP BY gone.wal) it WHERE wal.id = it.wal",
-        *span,
-    )
-    await db.executemany(
-        "INSERT INTO run(log, last_offset, base_offset, wal, pos, len, max_ts, append_ms) VALUES ($1,$2,$3,$4,$5,$6,$7,$8)",
-        [
-            (
-                log, new.last_offset, new.base_offset, wal, new.place.position, new.place.length, new.max_timestamp,
-                new.append_ms,
-            )
-            for new in rewrite.new
-        ],
-    )  # fmt: skip
-    added = sum(new.place.length for new in rewrite.new) - sum(old.place.length for old in rewrite.old)
-    await db.execute("UPDATE log SET bytes = bytes + $2 WHERE id = $1", log, added)
-    return True

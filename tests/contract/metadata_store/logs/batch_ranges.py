@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from firn.model.errors import FencedError
 from firn_broker.log_types import MAX_TIMESTAMP, RANGE_BYTES, LogState, Lookup, Partition
 from firn_broker.metadata_store import time_marks
-from firn_broker.metadata_store.sqlite import log as sqlite_log
+from firn_broker.metadata_store.sqlite.logs import log as sqlite_log
 from tests.contract.metadata_store.builders import (
     ADDRESS,
     ALL_KEYS,
@@ -192,10 +192,10 @@ class BatchRangeContract(StoreContract):
         for key in keys:
             await log.commit(batch(records=2), batch(SECOND), key=key)
         rewrite = await rewritten(log, count=2)
-        assert await log.store.log.rewrite(rewrite)
+        assert await log.store.log.rewrite(rewrite) == [True]
         (result,) = await log.store.log.find([Lookup(FIRST, 0, 10_000)])
         assert (result.log_start, result.high_watermark) == (0, 6)
-        assert list(result.ranges[:-1]) == list(rewrite.new)
+        assert list(result.ranges[:-1]) == list(rewrite.swaps[0].new)
         assert (result.ranges[-1].base_offset, result.ranges[-1].place.key) == (4, keys[2])
         assert await log.store.log.states([FIRST]) == [LogState(0, 6, 40 + 100)]
         (after,) = await log.commit(batch())
@@ -208,7 +208,7 @@ class BatchRangeContract(StoreContract):
         for key in keys:
             await log.commit(batch(), key=key)
         rewrite = await rewritten(log)
-        assert await log.store.log.rewrite(rewrite)
+        assert await log.store.log.rewrite(rewrite) == [True]
         assert await log.store.retention.dead_objects(5_000, 10) == [], (
             "a reader that has just found them may still read them"
         )
@@ -220,26 +220,26 @@ class BatchRangeContract(StoreContract):
         await log.commit(batch())
         await log.commit(batch())
         rewrite = await rewritten(log)
-        assert await log.store.log.rewrite(rewrite)
+        assert await log.store.log.rewrite(rewrite) == [True]
         state = await log.store.log.states([FIRST])
-        assert await log.store.log.rewrite(rewrite)
+        assert await log.store.log.rewrite(rewrite) == [True]
         assert await log.store.log.states([FIRST]) == state
 
     async def test_a_rewrite_of_replaced_ranges_changes_nothing(self, log: Log) -> None:
         await log.commit(batch())
         await log.commit(batch())
         quick, slow = await rewritten(log), await rewritten(log)
-        assert await log.store.log.rewrite(quick)
-        assert not await log.store.log.rewrite(slow)
-        assert not await log.store.log.rewrite(slow), "a repeated rewrite returns the same"
-        assert (await log.store.log.find([Lookup(FIRST, 0, 1000)]))[0].ranges == list(quick.new)
+        assert await log.store.log.rewrite(quick) == [True]
+        assert await log.store.log.rewrite(slow) == [False]
+        assert await log.store.log.rewrite(slow) == [False], "a repeated rewrite returns the same"
+        assert (await log.store.log.find([Lookup(FIRST, 0, 1000)]))[0].ranges == list(quick.swaps[0].new)
         assert slow.key in await log.store.retention.dead_objects(0, 10)
 
     async def test_a_rewrite_of_a_deleted_topic_changes_nothing(self, log: Log) -> None:
         await log.commit(batch())
         rewrite = await rewritten(log)
         await log.store.topics.delete_topic(TOPIC)
-        assert not await log.store.log.rewrite(rewrite)
+        assert await log.store.log.rewrite(rewrite) == [False]
         assert await log.store.retention.dead_objects(0, 10) == [rewrite.key]
         assert await log.store.retention.drop_ranges(10) == 1
 
@@ -249,7 +249,7 @@ class BatchRangeContract(StoreContract):
         await log.store.nodes.join(ADDRESS, TTL, log.lease.node)
         with pytest.raises(FencedError):
             await log.store.log.rewrite(rewrite)
-        assert (await log.store.log.find([Lookup(FIRST, 0, 1000)]))[0].ranges == list(rewrite.old)
+        assert (await log.store.log.find([Lookup(FIRST, 0, 1000)]))[0].ranges == list(rewrite.swaps[0].old)
         with pytest.raises(FencedError):
             await log.store.log.rewrite(dataclasses.replace(rewrite, key="wal/unknown"))
 
@@ -260,8 +260,8 @@ class BatchRangeContract(StoreContract):
         swapped, *appended = await asyncio.gather(
             log.store.log.rewrite(rewrite), *(log.commit(batch(), batch(SECOND), key=key) for key in keys)
         )
-        assert swapped
-        assert sorted(outcomes[0].base_offset for outcomes in appended) == list(range(1, 11))  # type: ignore[index]
+        assert swapped == [True]
+        assert sorted(outcomes[0].base_offset for outcomes in appended) == list(range(1, 11))  # type: ignore[attr-defined]
         (result,) = await log.store.log.find([Lookup(FIRST, 0, 100_000)])
         assert [batch_range.base_offset for batch_range in result.ranges] == list(range(11))
 

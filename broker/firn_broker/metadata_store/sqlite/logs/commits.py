@@ -23,6 +23,7 @@ from firn_broker.metadata_store.sqlite.database import Database
 BETWEEN = "], ["
 """The text between two batches of a producer as ``json.dumps`` writes them. A JSON decoder would take more time than the
 rest of the commit."""
+INSERT_RANGES = "INSERT INTO run(log, last_offset, base_offset, wal, pos, len, max_ts, append_ms) VALUES"
 PORTIONS = (256, 32, 4, 1)
 """Rows that one statement reads or writes. SQLite compiles a statement for each number, and keeps it."""
 
@@ -147,7 +148,7 @@ class Appends:
         connection = self._database.connection
         connection.execute("UPDATE log SET hw=?, bytes=bytes+? WHERE id=?", (log.hw, log.added, log.id))
         connection.executemany(
-            "INSERT INTO run VALUES (?,?,?,?,?,?,?,?)",
+            f"{INSERT_RANGES} (?,?,?,?,?,?,?,?)",
             [(log.id, last, base, wal, pos, size, ts, at) for base, last, pos, size, ts, at in log.ranges],
         )
         touched = ((pid, state) for pid in log.touched if (state := log.producers[pid]) is not None)
@@ -186,7 +187,7 @@ def append_in_order(
         base = highs[log] + offset
         times = (now_ms, now_ms) if append_time else (newest, -1)
         ranges.append((logs[log], base + records - 1, base, wal, position, length, *times))
-    _many(database, "INSERT INTO run VALUES {}", ranges)
+    _many(database, INSERT_RANGES + " {}", ranges)
     _many(database, "INSERT OR REPLACE INTO producer VALUES {}", producers)
     return highs, starts
 

@@ -1,0 +1,1 @@
+"""Merges of small objects: which are due, the work, its process, its schedule."""

@@ -1,0 +1,1 @@
+"""Logs of partitions in PostgreSQL: lookups, commits and merges."""

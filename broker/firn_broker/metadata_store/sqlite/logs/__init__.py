@@ -1,0 +1,1 @@
+"""Logs of partitions in SQLite: lookups, commits and merges."""

@@ -1,0 +1,157 @@
+"""Recoveries after merges: the coordinator comes from a backup, and the small objects are deleted."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from firn_broker.log_types import NodeAddress, Topic
+from firn_broker.maintenance import fsck, recovery
+from firn_broker.maintenance.recovery import Recovered
+from firn_broker.topics.configs import TopicConfigs
+from tests.fakes.virtual_time import run
+from tests.unit.broker.batches import raw
+from tests.unit.broker.test_merging import MERGES, fill, objects, read
+from tests.unit.broker.test_whole_brokers import produce
+from tests.unit.broker.whole import Asked, Shared, broker, create
+
+LONG_GRACE: dict[str, Any] = {"upkeep": {**MERGES["upkeep"], "grace_seconds": 100_000}}
+PARTITIONS = 3
+
+
+def backup(shared: Shared) -> bytes:
+    return shared.store.database.connection.serialize()
+
+
+async def recovered(shared: Shared, earlier: bytes, *, ends_early: bool = False) -> Recovered:
+    """Restore the coordinator, and run a recovery over what fsck finds."""
+    shared.store.database.connection.deserialize(earlier)
+    await asyncio.sleep(60)
+    assert await shared.store.nodes.stop_idle("a recovery runs")
+    findings = await fsck.check(shared.store.retention, shared.objects, read=True)
+    keys = [*findings.uncommitted, *findings.newer]
+    done = await recovery.recover(shared.store, shared.objects, keys, TopicConfigs({}), findings.missing)
+    if not ends_early:
+        assert await shared.store.nodes.allow_serving()
+        assert await fsck.still_missing(shared.store.retention, findings.missing) == []
+    return done
+
+
+async def contents(asked: Asked) -> list[bytes]:
+    return [await read(asked, partition) for partition in range(PARTITIONS)]
+
+
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_a_merged_object_takes_the_place_of_deleted_ones(kind: str) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **MERGES) as asked:
+            await create(asked, "t", partitions=PARTITIONS, retention_ms="-1", message_timestamp_type=kind)
+            await fill(asked, PARTITIONS, 10)
+            before = await contents(asked)
+            earlier = backup(shared)
+            await asyncio.sleep(150)
+            (merged,) = shared.objects.objects
+        done = await recovered(shared, earlier)
+        assert (done.compacted, done.kept, done.records, done.complete) == ([merged], [], 0, True)
+        async with broker(shared, 2, **MERGES) as other:
+            assert await contents(other) == before
+            await asyncio.sleep(100)
+            assert set(shared.objects.objects) == set(await objects(shared))
+
+    run(story())
+
+
+@pytest.mark.parametrize("settings", [MERGES, LONG_GRACE], ids=["deleted", "there"])
+def test_lost_commits_in_merged_objects_get_the_same_offsets_once(settings: dict[str, Any]) -> None:
+    """The producers are not idempotent, and some batches are equal. Small objects may be deleted or not."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **settings) as asked:
+            await create(asked, "t", partitions=PARTITIONS, retention_ms="-1")
+            await fill(asked, PARTITIONS, 6)
+            earlier = backup(shared)
+            await fill(asked, PARTITIONS, 6)
+            await asyncio.sleep(80)
+            for _ in range(3):
+                await produce(asked, "t", 0, raw(2))
+                await asyncio.sleep(0.3)
+            await asyncio.sleep(120)
+            before = await contents(asked)
+            assert len([key for key in shared.objects.objects if key.endswith(".merged")]) == 2
+        done = await recovered(shared, earlier)
+        assert (done.rejected, done.skipped, done.kept) == ({}, [], [])
+        async with broker(shared, 2, **settings) as other:
+            assert await contents(other) == before
+
+    run(story())
+
+
+def test_a_repeated_recovery_adds_no_record() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **MERGES) as asked:
+            await create(asked, "t", partitions=PARTITIONS, retention_ms="-1")
+            await fill(asked, PARTITIONS, 4)
+            earlier = backup(shared)
+            await fill(asked, PARTITIONS, 4)
+            await asyncio.sleep(150)
+            before = await contents(asked)
+        first = await recovered(shared, earlier, ends_early=True)
+        assert first.records > 0
+        second = await recovered(shared, backup(shared))
+        assert second.records == 0
+        third = await recovered(shared, earlier)
+        assert third.records == first.records
+        async with broker(shared, 2, **MERGES) as other:
+            assert await contents(other) == before
+
+    run(story())
+
+
+def test_records_that_took_the_offsets_of_lost_ones_stay() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **MERGES) as asked:
+            await create(asked, "t", partitions=PARTITIONS, retention_ms="-1")
+            earlier = backup(shared)
+            await fill(asked, PARTITIONS, 4)
+            await asyncio.sleep(150)
+            lost = await contents(asked)
+        shared.store.database.connection.deserialize(earlier)
+        async with broker(shared, 2, **LONG_GRACE) as other:
+            for partition in range(PARTITIONS):
+                await produce(other, "t", partition, raw(1, body=b"another"))
+            before = await contents(other)
+        await recovered(shared, backup(shared))
+        async with broker(shared, 3, **MERGES) as third:
+            for now, first, second in zip(await contents(third), before, lost, strict=True):
+                assert now.startswith(first)
+                assert len(now) == len(first) + len(second)
+
+    run(story())
+
+
+def test_merged_batches_of_a_topic_that_is_unknown_are_kept() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **MERGES) as asked:
+            earlier = backup(shared)
+            await create(asked, "t", partitions=PARTITIONS, retention_ms="-1")
+            await fill(asked, PARTITIONS, 4)
+            await asyncio.sleep(150)
+            id = (await asked.broker.topic_metadata.find("t")).id  # type: ignore[union-attr]
+            before = await contents(asked)
+        done = await recovered(shared, earlier)
+        assert sum(done.rejected.values()) == 3 * sum(1 + number % 3 for number in range(4))
+        (kept,) = done.kept
+        assert kept in shared.objects.objects
+        lease = await shared.store.nodes.join(NodeAddress("h", 1), 1)
+        await shared.store.topics.create_topic(Topic(id, "t", PARTITIONS, {"retention.ms": "-1"}))
+        await shared.store.nodes.leave(lease)
+        await recovered(shared, backup(shared))
+        async with broker(shared, 2, **MERGES) as other:
+            assert await contents(other) == before
+
+    run(story())
