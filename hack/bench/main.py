@@ -35,6 +35,7 @@ BENCHMARKS = (
     "audit",
     "sustained",
     "broker",
+    "merges",
     "limits",
     "neighbours",
     "secure",
@@ -42,13 +43,13 @@ BENCHMARKS = (
     "commits",
 )
 
-OWN_REPEATS = frozenset({"ingest", "trips", "registry", "peers", "direct", "compaction", "broker", "secure"})
+OWN_REPEATS = frozenset({"ingest", "trips", "registry", "peers", "direct", "compaction", "broker", "merges", "secure"})
 """Benchmarks that let Firn and its peers run in turn. Each of the others is repeated as a whole."""
 
 _SIZES = {
     "rows": "number of records of ingest, registry, peers and direct, and highest number of sustained",
     "trips": "number of records of trips",
-    "minutes": "minutes of files, freshness, trickle and sustained; compaction has 100 files of 1 MiB, and 10 of 16 MiB, per minute",
+    "minutes": "minutes of files, freshness, trickle, sustained and merges; compaction has 100 files of 1 MiB, and 10 of 16 MiB, per minute",
     "topics": "number of topics of trickle, which also serves five times as many",
     "resources": "number of IcebergTopics of scale, and of tables of debt",
     "megabytes": "megabytes that broker and secure write, and read, on each contestant",
