@@ -990,7 +990,7 @@ class DisklessProfile(Profile):
     """Size at which a broker uploads an object before ``flushInterval`` has passed."""
     topic_config: dict[str, str] = {}
     """Default topic configs, by Kafka's names. Configs of a topic take precedence."""
-    resources: Resources = Resources(requests={"cpu": "100m", "memory": "512Mi"}, limits={"memory": "512Mi"})
+    resources: Resources = Resources(requests={"cpu": "100m", "memory": "512Mi"}, limits={"memory": "768Mi"})
     """Resources of each broker's pod."""
     service_account: str = "firn-broker"
     """ServiceAccount of the brokers' pods."""

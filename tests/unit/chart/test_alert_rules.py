@@ -212,6 +212,8 @@ CASES = (
         f"firn_broker_upkeep_behind{{{LATER_BROKER}}} 0x119 1x280",
     ),
     case("FirnBrokerMaintenanceBehind", "half an hour", None, f"firn_broker_upkeep_behind{{{BROKER}}} 0x99 1x30 0x270"),
+    case("FirnBrokerMergesBehind", "behind", 222, f"firn_broker_unmerged_seconds{{{BROKER}}} 0x40 0+60x400"),
+    case("FirnBrokerMergesBehind", "an hour", None, f"firn_broker_unmerged_seconds{{{BROKER}}} 3600x400"),
     case(
         "FirnTopicBehind",
         "behind",
