@@ -75,7 +75,8 @@ def children_of_fleets(config: Config) -> list[Manifest]:
     fleet = kinds.managed_fleet(config, "classic", OWNER, None)
     assert isinstance(fleet, KafkaFleet)
     waves = kinds.managed_fleet(config, "waves", OWNER, None)
-    access = {"certificate": {"secret": "sealed-tls"}, "issuer": "https://cluster"}
+    clients = {"authentication": ["OAuth", "Certificate"], "clientCa": {"secret": "sealed-clients"}}
+    access = {"certificate": {"secret": "sealed-tls"}, "issuer": "https://cluster", **clients}
     profile = KafkaProfile.model_validate({"access": access, "resources": {"limits": {"memory": "2Gi"}}})
     with_sealed = config.model_copy(update={"profiles": {**config.profiles, "sealed": profile}})
     sealed = kinds.managed_fleet(with_sealed, "sealed", OWNER, None)

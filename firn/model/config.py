@@ -782,10 +782,10 @@ class Certificate(CertificateSource):
     """Further DNS names and IP addresses of such a certificate, such as those of load balancers or nodes. It always has the names of the
     Services and pods of the brokers, and the names in ``external``."""
     previous: CertificateSource | None = None
-    """The source before, while the source changes. Brokers and Firn's clients then trust the CAs of both sources."""
+    """The source before, while the source changes. Brokers of Apache Kafka and Firn's clients then trust the CAs of both sources."""
     stage: Literal["Trust", "Issue"] = "Trust"
     """Stage of a change of the source, with ``previous``. Trust: brokers keep the certificate of ``previous``. Issue: they get the new one,
-    15 minutes after all of them trust both CAs. After that, remove ``previous``."""
+    15 minutes after all of them have the stage Trust. After that, remove ``previous``."""
 
     @model_validator(mode="after")
     def _terms_are_of_issued_certificates(self) -> Self:
@@ -846,11 +846,14 @@ class Access(Settings):
     """A listener with TLS and authentication at port 9096, and ACLs that decide about each request. Requests that no ACL allows fail."""
 
     certificate: Certificate
-    """The certificate of the brokers, and the CA for the certificates of clients."""
-    authentication: list[Literal["ScramSha512", "OAuth", "Certificate"]] = ["ScramSha512", "OAuth", "Certificate"]
+    """The certificate of the brokers."""
+    authentication: list[Literal["ScramSha512", "OAuth", "Certificate"]] = ["ScramSha512", "OAuth"]
     """How clients authenticate; one of these is enough. ``OAuth``: with a token of a Kubernetes ServiceAccount for the audience
     ``firn-broker``, as the operator and the drivers do. The principal is then ``User:system:serviceaccount:NAMESPACE:NAME``.
-    ``Certificate``: with a certificate of the CA in ``ca.crt``. Brokers of Apache Kafka have port 9097 for it."""
+    ``Certificate``: with a certificate of ``clientCa``. Brokers of Apache Kafka have port 9097 for it."""
+    client_ca: Authority | None = None
+    """The CA of the certificates that clients present, for ``Certificate``. It decides which client has which name, so it must sign
+    certificates of these clients only. Only the brokers mount it. They read a changed file without a restart."""
     principal_rules: list[str] = ["DEFAULT"]
     """Rules that make the name of the principal from the subject of a certificate (``ssl.principal.mapping.rules``). Default: the whole
     subject. With ``RULE:^CN=([^,]+).*$/$1/``, it is the common name, as TopicUsers with a certificate need it. The CA must then issue
@@ -868,6 +871,19 @@ class Access(Settings):
     def _firn_authenticates(self) -> Self:
         if "OAuth" not in self.authentication:
             raise ValueError("authentication needs OAuth, with which the operator and the drivers authenticate; add it")
+        return self
+
+    @model_validator(mode="after")
+    def _certificates_have_a_ca(self) -> Self:
+        if "Certificate" in self.authentication and self.client_ca is None:
+            raise ValueError(
+                "authentication has Certificate, but no CA of clients is named; set clientCa to a CA that signs certificates of clients only, or"
+                " remove Certificate"
+            )
+        if "Certificate" not in self.authentication and self.client_ca is not None:
+            raise ValueError(
+                "clientCa is for clients with a certificate, but authentication does not have Certificate; add Certificate, or remove clientCa"
+            )
         return self
 
 
@@ -1043,7 +1059,9 @@ class DisklessProfile(Profile):
     @property
     def authorities(self) -> list[Authority]:
         """Return the CA certificates that only its brokers need."""
-        return [tls.ca for tls in (self.coordinator.tls, self.object_store.tls) if tls is not None]
+        clients = None if self.access is None else self.access.client_ca
+        servers = [tls.ca for tls in (self.coordinator.tls, self.object_store.tls) if tls is not None]
+        return servers if clients is None else [*servers, clients]
 
     def secret_names(self) -> list[str]:
         """Return the names of the Secrets that only its brokers need, sorted, without that of their certificate."""
@@ -1492,6 +1510,17 @@ class Config(Settings):
             if isinstance(profile, DisklessProfile) and profile.image is None and self.images.broker is None:
                 raise ValueError(
                     f"profiles.{name}: kind Diskless needs an image; set images.broker or profiles.{name}.image"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _clients_have_a_ca_of_their_own(self) -> Self:
+        for name, access in self.closed_profiles.items():
+            ca = access.client_ca
+            if ca is not None and ca.key == "ca.crt" and ca.secret in access.certificate.trusted(name):
+                raise ValueError(
+                    f"profiles.{name}.access.clientCa: ca.crt of Secret {ca.secret} is the CA of the brokers; name a CA that signs certificates of"
+                    " clients only"
                 )
         return self
 

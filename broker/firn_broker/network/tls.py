@@ -75,20 +75,29 @@ class TlsContext:
         context.options |= ssl.OP_NO_RENEGOTIATION
         try:
             context.load_cert_chain(settings.cert_file, settings.key_file)
-            if settings.client_ca_file:
-                context.verify_mode = ssl.CERT_REQUIRED if self._certificates_only else ssl.CERT_OPTIONAL
-                context.load_verify_locations(settings.client_ca_file)
             with open(settings.cert_file, "rb") as file:
                 leaf = x509.load_pem_x509_certificate(file.read())
         except (OSError, ValueError, x509.InvalidVersion) as error:
             raise InvalidSpecError(
                 f"configuration of the broker: listener {self._name}: cannot load the certificate of tls: {error}."
-                f" Check the files {', '.join(self._files())}"
+                f" Check the files {settings.cert_file}, {settings.key_file}"
             ) from error
+        if settings.client_ca_file:
+            context.verify_mode = ssl.CERT_REQUIRED if self._certificates_only else ssl.CERT_OPTIONAL
+            self._load_client_ca(context, settings.client_ca_file)
         metrics.CERTIFICATE_EXPIRY.labels(self._name).set_function(
             lambda: (leaf.not_valid_after_utc - datetime.now(UTC)).total_seconds()
         )
         return context
+
+    def _load_client_ca(self, context: ssl.SSLContext, file: str) -> None:
+        try:
+            context.load_verify_locations(file)
+        except OSError as error:
+            raise InvalidSpecError(
+                f"configuration of the broker: listener {self._name}: cannot load the CA of clients from {file}: {error}."
+                " Put certificates in PEM into this file, or correct clientCaFile"
+            ) from error
 
 
 def _signature(path: str) -> tuple[int, ...]:

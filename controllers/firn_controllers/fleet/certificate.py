@@ -69,9 +69,10 @@ def source_problem(fleet: Fleet, certificate: Certificate, authorities: Sequence
 
 
 def bundle(fleet: Fleet, authorities: Sequence[str]) -> Manifest | None:
-    """Build the ConfigMap with the CAs of several Secrets; None if the brokers trust those of one Secret, or others than ``authorities``.
+    """Build the ConfigMap with the CAs of several Secrets; None if the brokers need none, or trust others than ``authorities``.
 
-    Its name contains their digest, so brokers that trust others keep their own ConfigMap.
+    Diskless brokers need none, because they do not connect to each other. The name contains the digest of the CAs, so brokers that trust
+    others keep their own ConfigMap.
     """
     found = fleet.bundle
     if found is None or fleet.sources is None or fleet.sources.newest.bundle != children.digest(sorted(authorities)):

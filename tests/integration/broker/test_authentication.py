@@ -3,8 +3,11 @@
 The broker has a second listener without TLS, at which the tests administer it."""
 
 import json
+import socket
+import ssl
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,12 +49,14 @@ class Secure:
     broker: FirnBroker
     bootstrap: str
     authority: Authority
+    clients: Authority
+    """The CA of the clients with a certificate."""
     key: rsa.RSAPrivateKey
     """Signs the tokens of ServiceAccounts."""
 
     def login(self, mechanism: str, user: str = USER, password: str = PASSWORD) -> Login:
         if mechanism == "certificate":
-            pair = self.authority.issue("shop.checkout", file=f"client-{time.monotonic_ns()}")
+            pair = self.clients.issue("shop.checkout", file=f"client-{time.monotonic_ns()}")
             return Login(self.bootstrap, self.authority.file, pair=pair)
         if mechanism == OAUTH:
             password = self.token()
@@ -70,11 +75,12 @@ class Secure:
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     directory = tmp_path_factory.mktemp("secure")
     authority, port, key = Authority(directory), free_port(), rsa.generate_private_key(65537, 2048)
+    clients = Authority(directory, "clients")
     pair = authority.issue("broker", "127.0.0.1", "localhost")
     keys = directory / "keys.json"
     keys.write_text(json.dumps({"keys": [RSAAlgorithm.to_jwk(key.public_key(), as_dict=True) | {"kid": "one"}]}))
     tls = {
-        "certFile": str(pair.certificate), "keyFile": str(pair.key), "clientCaFile": str(authority.file),
+        "certFile": str(pair.certificate), "keyFile": str(pair.key), "clientCaFile": str(clients.file),
         "principalRules": ["RULE:^CN=(.*)$/$1/"],
     }  # fmt: skip
     listener = {
@@ -93,7 +99,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
             put_password(broker, USER, PASSWORD, mechanism)
         allow(broker, PRINCIPALS, "topic-", ResourceType.TOPIC)
         allow(broker, PRINCIPALS, "topic-", ResourceType.GROUP)
-        yield Secure(broker, f"127.0.0.1:{port}", authority, key)
+        yield Secure(broker, f"127.0.0.1:{port}", authority, clients, key)
 
 
 def put_password(
@@ -141,6 +147,19 @@ def test_a_token_that_is_not_for_the_broker_is_refused(secure: Secure, claims: d
     errors = errors_of(Login(secure.bootstrap, secure.authority.file, OAUTH, password=token))
     assert "the broker does not accept the token" in errors
     assert token not in secure.broker.log.read_text()
+
+
+def test_a_certificate_of_the_ca_of_the_brokers_is_refused(secure: Secure) -> None:
+    pair = secure.authority.issue("shop.checkout", file="of-brokers")
+    context = ssl.create_default_context(cafile=str(secure.authority.file))
+    context.load_cert_chain(pair.certificate, pair.key)
+    host, port = secure.bootstrap.split(":")
+    with socket.create_connection((host, int(port)), 30) as plain, suppress(OSError):
+        assert not context.wrap_socket(plain, server_hostname=host).recv(1)
+    failed = audit(secure, "authentication failed")
+    assert [line["reason"] for line in failed if line["mechanism"] == "certificate"] == [
+        "self-signed certificate in certificate chain"
+    ]
 
 
 def test_a_client_may_use_only_what_acls_allow_and_denials_are_in_the_audit_log(secure: Secure) -> None:

@@ -27,6 +27,8 @@ from tests.servers.process import await_true, running
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 NAMESPACE = "firn-system"
+CERTIFICATES = {"authentication": ["ScramSha512", "OAuth", "Certificate"], "clientCa": {"secret": "kafka-clients"}}
+"""The part of ``access`` that accepts clients with a certificate."""
 STARTS = 240.0
 """Most seconds until a broker listens. Three JVMs start at the same time, and may share two cores with other tests."""
 
@@ -65,12 +67,15 @@ class Brokers:
 
     def __init__(self, directory: Path, authority: Authority) -> None:
         self.issuer, self.authority, self._directory = Issuer(), authority, directory
+        self.clients = Authority(directory, "clients")
+        """The CA of the clients with a certificate."""
         self._network = _free_network()
         self.files = directory / "mounted"
         """The mounted files of the certificate, the tokens and the keys."""
-        for name in ("tls", "tokens"):
+        for name in ("tls", "tokens", "trust/secret-kafka-clients"):
             (self.files / name).mkdir(parents=True)
         self.certify("brokers")
+        self.trust_clients(self.clients)
         (self.files / "tokens" / listeners.TOKEN_FILE).write_text(self.issuer.token(NAMESPACE, "firn-broker"))
         self.publish_keys()
 
@@ -79,6 +84,11 @@ class Brokers:
         pair = self.authority.issue(name, *(self.address(ordinal) for ordinal in range(3)), "localhost", *hosts)
         for file, source in (("tls.crt", pair.certificate), ("tls.key", pair.key), ("ca.crt", self.authority.file)):
             self._replace("tls", file, source.read_text())
+
+    def trust_clients(self, *authorities: Authority) -> None:
+        """Replace the CAs of clients, as the kubelet does after a change of the Secret."""
+        text = "".join(authority.file.read_text() for authority in authorities)
+        self._replace("trust/secret-kafka-clients", "ca.crt", text)
 
     def publish_keys(self, *kids: str) -> None:
         """Replace the keys that verify tokens, as the operator does."""

@@ -14,7 +14,7 @@ from firn_controllers.fleet import kinds
 from firn_controllers.fleet.kafka.layout import KafkaFleet, Stage
 from tests import gen
 from tests.authority import Authority
-from tests.integration.kafka.fleets import ISSUER, NAMESPACE, Brokers, Running
+from tests.integration.kafka.fleets import CERTIFICATES, ISSUER, NAMESPACE, Brokers, Running
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -22,7 +22,7 @@ TOPIC = "flights"
 
 
 def fleet(stage: Stage, plaintext: str) -> KafkaFleet:
-    access = {"certificate": {"secret": "tls"}, "issuer": ISSUER, "plaintext": plaintext}
+    access = {"certificate": {"secret": "tls"}, "issuer": ISSUER, "plaintext": plaintext, **CERTIFICATES}
     given = {} if stage is Stage.PLAIN else {"access": access}
     configured = gen.config(profiles={"classic": {"replicas": 3, "heap": "512m", **given}})
     managed = kinds.managed_fleet(configured, "classic", Owner(NAMESPACE, "u"), None)

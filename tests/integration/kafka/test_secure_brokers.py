@@ -6,8 +6,10 @@ import ssl
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,7 @@ from tests.authority import Authority
 from tests.integration.broker.secure_clients import CLIENTS, OAUTH, Login
 from tests.integration.broker.secure_workers import WORKERS
 from tests.integration.kafka import fleets
-from tests.integration.kafka.fleets import ISSUER, NAMESPACE
+from tests.integration.kafka.fleets import CERTIFICATES, ISSUER, NAMESPACE
 from tests.servers.kafka import program
 from tests.servers.process import await_true
 
@@ -64,7 +66,7 @@ class Secure:
         secure, certificate = (self.brokers.bootstrap(port) for port in (9096, 9097))
         authority = self.brokers.authority
         if mechanism == "certificate":
-            pair = authority.issue(COMMON_NAME, file=f"client-{time.monotonic_ns()}")
+            pair = self.brokers.clients.issue(COMMON_NAME, file=f"client-{time.monotonic_ns()}")
             return Login(certificate, authority.file, pair=pair)
         if mechanism == OAUTH:
             return Login(secure, authority.file, OAUTH, password=password or self.token())
@@ -80,7 +82,7 @@ class Secure:
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
-    access = {"certificate": {"secret": "tls"}, "issuer": ISSUER, "principalRules": [RULE]}
+    access = {"certificate": {"secret": "tls"}, "issuer": ISSUER, "principalRules": [RULE], **CERTIFICATES}
     configured = gen.config(profiles={"classic": {"replicas": 1, "access": access, "heap": "512m"}})
     fleet = kinds.managed_fleet(configured, "classic", OWNER, None)
     assert isinstance(fleet, KafkaFleet)
@@ -174,13 +176,14 @@ def test_a_wrong_password_and_other_mechanisms_are_refused(secure: Secure) -> No
 
 
 def test_certificates_of_others_and_expired_ones_are_refused(secure: Secure, tmp_path: Path) -> None:
-    own, bootstrap = secure.brokers.authority, secure.brokers.bootstrap(9097)
-    pairs = [Authority(tmp_path, "foreign").issue(COMMON_NAME), own.issue("old", days=-1), None]
+    own, clients, bootstrap = secure.brokers.authority, secure.brokers.clients, secure.brokers.bootstrap(9097)
+    foreign, of_brokers = Authority(tmp_path, "foreign").issue(COMMON_NAME), own.issue(COMMON_NAME, file="of-brokers")
+    pairs = [foreign, of_brokers, clients.issue("old", days=-1), None]
     for pair in pairs:
         assert fails(Login(bootstrap, own.file, pair=pair).librdkafka(), "SSL", "down")
     # At the ports for tokens and passwords, a certificate is no login.
     context = ssl.create_default_context(cafile=str(own.file))
-    pair = own.issue(COMMON_NAME, file="beside")
+    pair = clients.issue(COMMON_NAME, file="beside")
     context.load_cert_chain(pair.certificate, pair.key)
     assert [answered(secure, port, context) for port in (9096, 9097, 9098)] == [False, True, False]
 
@@ -276,36 +279,60 @@ def test_keys_of_the_api_server_change_without_a_restart(secure: Secure) -> None
     await_true("the broker accepts a token of the new key", accepted)
 
 
-async def test_the_operator_sees_the_brokers_and_reloads_their_certificates(secure: Secure) -> None:
+@pytest.fixture
+def topics(secure: Secure) -> Iterator[KafkaTopics]:
+    """Return the operator's client."""
     token = secure.directory / "operator-token"
     token.write_text(secure.brokers.issuer.token(NAMESPACE, "firn-operator"))
     connection = KafkaConnection(
         bootstrap_servers=secure.brokers.bootstrap(9096), protocol="SASL_SSL", ca_path=str(secure.brokers.authority.file),
         sasl_mechanism=OAUTH, sasl_token_path=str(token),
     )  # fmt: skip
-    topics = KafkaTopics({"classic": Brokers(connection)})
-    try:
-        state = await topics.fleet("classic", replicas=True)
-        assert (state.brokers, state.under_replicated) == (1, 0)
-        ports = (9096, 9097, 9098)
-        assert {subject(secure, port) for port in ports} == {"CN=brokers"}
-        before = await topics.certificate_end(secure.brokers.address(0), 9096)
-        assert before == certificate_end(secure)
-        secure.brokers.certify("renewed")
-        keystore = secure.directory / "broker-0" / "keystore" / "keystore.pem"
-        certificate = (secure.brokers.files / "tls" / "tls.crt").read_text()
-        await asyncio.to_thread(await_true, "the keystore is new", lambda: certificate in keystore.read_text())
+    with closing(KafkaTopics({"classic": Brokers(connection)})) as found:
+        yield found
+
+
+async def test_brokers_use_a_changed_ca_of_clients_without_a_restart(
+    secure: Secure, topics: KafkaTopics, tmp_path: Path
+) -> None:
+    before, after = secure.brokers.clients, Authority(tmp_path, "next")
+    contexts = {}
+    for authority in (before, after):
+        pair = authority.issue(COMMON_NAME, file="changing")
+        contexts[authority] = ssl.create_default_context(cafile=str(secure.brokers.authority.file))
+        contexts[authority].load_cert_chain(pair.certificate, pair.key)
+
+    def accepts_only(expected: set[Authority]) -> bool:
+        return {authority for authority, context in contexts.items() if answered(secure, 9097, context)} == expected
+
+    for authorities in ({before, after}, {after}, {before}):
+        secure.brokers.trust_clients(*authorities)
         await topics.reload_certificates("classic")
-        await asyncio.to_thread(
-            await_true,
-            "each port has the new certificate",
-            lambda: {subject(secure, port) for port in ports} == {"CN=renewed"},
-        )
-        assert before < await topics.certificate_end(secure.brokers.address(0), 9096) == certificate_end(secure)
-        with pytest.raises(UnavailableError, match="cannot read the certificate"):
-            await topics.certificate_end(secure.brokers.address(0), 9092)
-    finally:
-        topics.close()
+        await asyncio.to_thread(await_true, "the broker accepts these clients", partial(accepts_only, authorities))
+
+
+async def test_the_operator_sees_the_brokers_and_reloads_their_certificates(
+    secure: Secure, topics: KafkaTopics
+) -> None:
+    state = await topics.fleet("classic", replicas=True)
+    assert (state.brokers, state.under_replicated) == (1, 0)
+    ports = (9096, 9097, 9098)
+    assert {subject(secure, port) for port in ports} == {"CN=brokers"}
+    before = await topics.certificate_end(secure.brokers.address(0), 9096)
+    assert before == certificate_end(secure)
+    secure.brokers.certify("renewed")
+    keystore = secure.directory / "broker-0" / "keystore" / "keystore.pem"
+    certificate = (secure.brokers.files / "tls" / "tls.crt").read_text()
+    await asyncio.to_thread(await_true, "the keystore is new", lambda: certificate in keystore.read_text())
+    await topics.reload_certificates("classic")
+    await asyncio.to_thread(
+        await_true,
+        "each port has the new certificate",
+        lambda: {subject(secure, port) for port in ports} == {"CN=renewed"},
+    )
+    assert before < await topics.certificate_end(secure.brokers.address(0), 9096) == certificate_end(secure)
+    with pytest.raises(UnavailableError, match="cannot read the certificate"):
+        await topics.certificate_end(secure.brokers.address(0), 9092)
 
 
 def certificate_end(secure: Secure) -> datetime:

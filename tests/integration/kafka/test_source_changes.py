@@ -18,7 +18,7 @@ from firn_controllers.ports import Manifest
 from firn_controllers.trust.sources import Held, Sources
 from tests import gen
 from tests.authority import Authority
-from tests.integration.kafka.fleets import ISSUER, NAMESPACE, Brokers, Running
+from tests.integration.kafka.fleets import CERTIFICATES, ISSUER, NAMESPACE, Brokers, Running
 from tests.integration.kafka.test_closing_fleet import TOPIC, Sender
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
@@ -58,7 +58,7 @@ def test_a_running_fleet_gets_certificates_of_another_source_without_an_interrup
         "bootstrap.servers": brokers.bootstrap(9096, 3), "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER",
         "ssl.ca.location": str(both), "oauth_cb": lambda _: (token, time.time() + 3600),
     }  # fmt: skip
-    access = {"certificate": {"secret": NEW, "previous": {"secret": OLD}}, "issuer": ISSUER}
+    access = {"certificate": {"secret": NEW, "previous": {"secret": OLD}}, "issuer": ISSUER, **CERTIFICATES}
     configured = gen.config(profiles={"classic": {"replicas": 3, "heap": "512m", "access": access}})
     managed = kinds.managed_fleet(configured, "classic", Owner(NAMESPACE, "u"), None)
     assert isinstance(managed, KafkaFleet)

@@ -87,7 +87,7 @@ class Servers:
 
     def addresses(self) -> list[tuple[str, int]]:
         """Return each address with TLS."""
-        classic = [(self.classic.address(ordinal), port) for ordinal in range(3) for port in (9096, 9097, 9098)]
+        classic = [(self.classic.address(ordinal), port) for ordinal in range(3) for port in (9096, 9098)]
         return classic + [("127.0.0.1", port) for port in self.ports]
 
     def restart(self, ordinal: int) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import random
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,7 @@ class Listener:
 
     def __init__(self, directory: Path) -> None:
         self.authority = Authority(directory)
+        self.clients = Authority(directory, "clients")
         self.pair = self.authority.issue("broker", "127.0.0.1")
         self.settings = TlsSettings(cert_file=str(self.pair.certificate), key_file=str(self.pair.key))
         self.entrance = Entrance()
@@ -41,7 +42,7 @@ class Listener:
         self.port = self.plain_port = 0
 
     def asks_for_certificates(self) -> None:
-        self.settings = self.settings.model_copy(update={"client_ca_file": str(self.authority.file)})
+        self.settings = self.settings.model_copy(update={"client_ca_file": str(self.clients.file)})
         self.entrance = Entrance(admission=Admission(certificates=PrincipalRules(("RULE:^CN=(.*)$/$1/",))))
 
     @asynccontextmanager
@@ -265,10 +266,52 @@ def test_a_missing_certificate_is_an_error_that_names_its_file(listener: Listene
         TlsContext("SECURE", listener.settings)
 
 
+@pytest.mark.parametrize("content", [None, b""], ids=["missing", "empty"])
+def test_a_ca_of_clients_without_certificates_is_an_error_that_names_its_file(
+    listener: Listener, content: bytes | None
+) -> None:
+    listener.asks_for_certificates()
+    if content is None:
+        listener.clients.file.unlink()
+    else:
+        listener.clients.file.write_bytes(content)
+    with pytest.raises(InvalidSpecError, match=r"listener SECURE: cannot load the CA of clients from .*clients\.crt"):
+        TlsContext("SECURE", listener.settings)
+
+
+def test_new_connections_use_a_changed_ca_of_clients(listener: Listener, tmp_path: Path) -> None:
+    new = Authority(tmp_path, "next")
+    pairs = {"old": listener.clients.issue("old"), "new": new.issue("new")}
+    texts = listener.clients.file.read_bytes(), new.file.read_bytes()
+    listener.asks_for_certificates()
+    context = TlsContext("SECURE", listener.settings, certificates_only=True)
+    for number, accepted in enumerate([{"old"}, {"old", "new"}, {"new"}]):
+        listener.clients.file.write_bytes(b"".join([texts[:1], texts, texts[1:]][number]))
+        context.refresh()
+        assert {name for name, pair in pairs.items() if _shakes_hands(context.context, listener, pair)} == accepted
+
+
+def _shakes_hands(server: ssl.SSLContext, listener: Listener, pair: Pair) -> bool:
+    """Return whether a server completes a handshake with a client in memory."""
+    client = ssl.create_default_context(cafile=str(listener.authority.file))
+    client.load_cert_chain(pair.certificate, pair.key)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    answering = server.wrap_bio(to_server, to_client, server_side=True)
+    for end in (asking, answering, asking):
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    try:
+        answering.do_handshake()
+    except ssl.SSLCertVerificationError:
+        return False
+    return True
+
+
 async def test_the_certificate_of_a_client_gives_its_principal(listener: Listener) -> None:
     listener.asks_for_certificates()
     async with listener.serving():
-        reader, writer = await listener.connect(listener.authority.issue("shop.checkout"))
+        reader, writer = await listener.connect(listener.clients.issue("shop.checkout"))
         writer.write(request(OTHER, 1))
         assert await answers(reader, 1) == [1]
         (connection,) = listener.server._connections
@@ -279,7 +322,12 @@ async def test_the_certificate_of_a_client_gives_its_principal(listener: Listene
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [("expired", "expired"), ("of another authority", "issuer"), ("none", "the client has no certificate")],
+    [
+        ("expired", "expired"),
+        ("of another authority", "issuer"),
+        ("of the brokers' authority", "self-signed certificate"),
+        ("none", "the client has no certificate"),
+    ],
 )
 async def test_a_client_without_a_valid_certificate_sends_no_request(
     listener: Listener, tmp_path: Path, kind: str, reason: str
@@ -288,7 +336,9 @@ async def test_a_client_without_a_valid_certificate_sends_no_request(
     listener.certificates_only = True
     pair = None
     if kind == "expired":
-        pair = listener.authority.issue("client", days=-1)
+        pair = listener.clients.issue("client", days=-1)
+    elif kind == "of the brokers' authority":
+        pair = listener.authority.issue("client")
     elif kind == "of another authority":
         pair = Authority(tmp_path, "other").issue("client")
     with capture_logs() as written:

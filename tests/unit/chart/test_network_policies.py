@@ -26,7 +26,15 @@ VALUES: dict[str, Any] = {
     "crds": {"enabled": False},
     "networkPolicy": {"enabled": True, "strict": True, "metricsFrom": MONITORING},
     "groups": {"default": {}, "large": {"executors": {"instances": 1}}},
-    "profiles": {"sealed": {"access": {"certificate": {"selfSigned": {}}}}},
+    "profiles": {
+        "sealed": {
+            "access": {
+                "certificate": {"selfSigned": {}},
+                "authentication": ["OAuth", "Certificate"],
+                "clientCa": {"secret": "kafka-clients"},
+            }
+        }
+    },
     "quickStart": {
         "profile": {"namespaces": ["shop"], "metadataVersion": "4.2", "access": None, "users": None},
         "diskless": {

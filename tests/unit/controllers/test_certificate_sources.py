@@ -37,6 +37,8 @@ SOURCE: dict[str, dict[str, Any]] = {
 }
 """Name of the Secret -> its source."""
 OWN, SIGNER, ISSUER = SOURCE
+CLIENTS = {"authentication": ["ScramSha512", "OAuth", "Certificate"], "clientCa": {"secret": "clients"}}
+OF_CLIENTS = names.trust_file("secret", "clients", "ca.crt")
 AGE = STAGE_AGE.total_seconds()
 CASES = [("classic", OWN, SIGNER), ("classic", SIGNER, ISSUER), ("waves", ISSUER, OWN)]
 
@@ -44,7 +46,7 @@ CASES = [("classic", OWN, SIGNER), ("classic", SIGNER, ISSUER), ("waves", ISSUER
 def config(profile: str, secret: str, previous: str | None = None, stage: str = "Trust", **more: Any) -> Config:
     """Return a configuration in which the certificate of a profile is in ``secret``, and was in ``previous``."""
     before = {} if previous is None else {"previous": SOURCE[previous], "stage": stage}
-    access = {"certificate": {**SOURCE[secret], **before}, "issuer": "https://cluster"}
+    access = {"certificate": {**SOURCE[secret], **before}, "issuer": "https://cluster", **CLIENTS}
     brokers = {"replicas": 3, "access": access, **more}
     profiles = {"classic": {}, "waves": gen.diskless()} | {
         profile: gen.diskless(**brokers) if profile == "waves" else brokers
@@ -59,7 +61,7 @@ class Stage:
         self.profile, self.name = profile, names.fleet(profile)
         self.authorities = {self.secret(each): f"CA of {each}" for each in SOURCE}
         self.templates: dict[str, tuple[str, frozenset[str]]] = {}
-        """Hash of a template -> the Secret of the certificate of its brokers, and the CAs that they trust."""
+        """Hash of a template -> the Secret of the certificate of its brokers, and the CAs by which these verify each other."""
         self.world = World(config(profile, secret, users={}))
         self.world.certificates.states[self.secret(ISSUER)] = CertificateState(ready=True)
         self.configured(secret)
@@ -99,7 +101,7 @@ class Stage:
         return {self.held(pod.template_hash or "")[0] for pod in self.pods()}
 
     def trusted(self) -> set[frozenset[str]]:
-        """Return the CAs that brokers trust, for each broker."""
+        """Return the CAs by which brokers verify each other, for each broker. Diskless brokers have none."""
         return {self.held(pod.template_hash or "")[1] for pod in self.pods()}
 
     def pods(self) -> list[Any]:
@@ -115,8 +117,9 @@ class Stage:
             assert newest.presents in mounted
             bundles = [volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume]
             found = [name for name in bundles if "-authorities-" in name]
-            trusted = {self.authorities[newest.presents]}
+            trusted = {self.authorities[newest.presents]} if self.profile == "classic" else set()
             if found:
+                assert self.profile == "classic"
                 text = self.world.cluster.objects["v1", "ConfigMap", "firn-system", found[0]]["data"]["ca.crt"]
                 trusted = set(text.splitlines())
             self.templates[hash_] = (newest.presents, frozenset(trusted))
@@ -131,7 +134,7 @@ class Stage:
         """Check that brokers trust each other, that the driver trusts them, and that no broker lacks its ConfigMap."""
         for presented in self.presented():
             for trusted in self.trusted():
-                assert self.authorities[presented] in trusted
+                assert self.authorities[presented] in trusted or self.profile == "waves"
             assert presented in self.driver_trusts()
         assert sum(pod.ready for pod in self.pods()) >= 2
 
@@ -190,8 +193,8 @@ OLD = NOW - STAGE_AGE
         # Gates.
         ([A, TRUST], None, ISSUE, False, "until all brokers"),
         ([TRUST], NOW, ISSUE, True, "15 minutes"),
-        ([TRUST], OLD, ISSUE, False, "until all brokers trust"),
-        ([TRUST, ISSUE], None, B, False, "until all brokers have"),
+        ([TRUST], OLD, ISSUE, False, "until all brokers have the stage Trust"),
+        ([TRUST, ISSUE], None, B, False, "until all brokers have the present stage"),
         # Changes back, at each moment.
         ([A, TRUST], None, A, False, [TRUST, A]),
         ([TRUST], NOW, A, True, [TRUST, A]),
@@ -250,13 +253,17 @@ async def test_a_change_of_the_source_goes_through_three_stages(
     """``restarts``: each step has an operator of its own."""
     stage = await begun(profile, old)
     before, after = stage.secret(old), stage.secret(new)
-    plain = children.template_hash(stage.live)
+    plain, verifies = children.template_hash(stage.live), profile == "classic"
 
     stage.configured(new, old)
     await stage.run(restarts=restarts)
     assert stage.presented() == {before}
-    assert stage.trusted() == {frozenset({stage.authorities[before], stage.authorities[after]})}
-    assert "when all clients do so, set access.certificate.stage to Issue" in stage.events()[-1]
+    assert stage.trusted() == {frozenset({stage.authorities[before], stage.authorities[after]} if verifies else ())}
+    assert (children.template_hash(stage.live) == plain) is not verifies, "only Apache Kafka gets another template"
+    both = " and ".join(sorted((before, after)))
+    assert (
+        f"when all clients trust the CAs of Secrets {both}, set access.certificate.stage to Issue" in stage.events()[-1]
+    )
     assert stage.driver_trusts() == {before, after}
     await stage.run(age=AGE, restarts=restarts)
     assert stage.presented() == {before}, "the stage waits for the administrator"
@@ -265,13 +272,15 @@ async def test_a_change_of_the_source_goes_through_three_stages(
     await stage.run(restarts=restarts)
     assert stage.presented() == {after}
     assert "remove access.certificate.previous" in stage.events()[-1]
+    issued = children.template_hash(stage.live)
 
     stage.configured(new)
     await stage.run(restarts=restarts)
     assert stage.sources == Sources.of(after)
-    assert stage.trusted() == {frozenset({stage.authorities[after]})}
+    assert stage.trusted() == {frozenset({stage.authorities[after]} if verifies else ())}
     assert stage.driver_trusts() == {after}
     assert children.template_hash(stage.live) != plain
+    assert (children.template_hash(stage.live) == issued) is not verifies
     assert "is complete" in stage.events()[-1]
     assert (len(stage.events()), stage.degraded) == (3, "")
     bundles = [place[3] for place in stage.world.cluster.objects if "-authorities-" in place[3]]
@@ -455,6 +464,10 @@ def test_brokers_of_kafka_trust_the_bundle_and_present_one_certificate() -> None
     assert bundle["data"] == {"ca.crt": "own\nsigner\n"}
     assert certificate.bundle(changing, ["signer", "another"]) is None, "the brokers' ConfigMap keeps its content"
     assert config_map.properties(changing)["ssl.truststore.location"] == names.trust_file("configmap", name, "ca.crt")
+    of_clients = [
+        config_map.properties(each)["listener.name.certificate.ssl.truststore.location"] for each in (plain, changing)
+    ]
+    assert of_clients == [OF_CLIENTS] * 2, "another source does not change the CA of clients"
     spec = stateful_set.build(changing, 0)["spec"]["template"]["spec"]
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     assert volumes["tls"]["secret"]["secretName"] == "own"
@@ -466,15 +479,13 @@ def test_brokers_of_kafka_trust_the_bundle_and_present_one_certificate() -> None
     assert certificate.wanted(plain, swapped, ["own", "signer"]).bundle == changing.sources.newest.bundle
 
 
-def test_diskless_brokers_accept_clients_of_both_cas() -> None:
+def test_diskless_brokers_need_no_ca_of_the_sources() -> None:
     changing = fleet("waves", held("waves", ["signer", "own"]))
     assert isinstance(changing, DisklessFleet)
     tls = diskless_config_map.settings(changing)["listeners"]["secure"]["tls"]
-    bundle = changing.bundle
-    assert bundle is not None
-    assert (tls["clientCaFile"], tls["certFile"]) == (bundle.path, names.secret_file("own", "tls.crt"))
-    assert bundle in changing.authorities
-    assert "own" in changing.secret_names
+    assert (tls["certFile"], tls["clientCaFile"]) == (names.secret_file("own", "tls.crt"), OF_CLIENTS)
+    assert certificate.bundle(changing, ["signer", "own"]) is None
+    assert [authority.path for authority in changing.authorities] == [OF_CLIENTS]
 
 
 async def test_cert_manager_and_the_signer_keep_the_certificates_of_both_sources() -> None:

@@ -3,9 +3,11 @@
 `tests/integration/kafka/` runs brokers with what is rendered here."""
 
 import json
+import subprocess
 from collections.abc import Mapping
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from pydantic import ValidationError
 
 from firn.model import names
 from firn.model.config import Config
-from firn.model.errors import AccessDeniedError
+from firn.model.errors import AccessDeniedError, ExitCode
 from firn.model.jobs import GroupSettings
 from firn_controllers.cache.topic_users import user_entry
 from firn_controllers.children import Owner
@@ -33,6 +35,11 @@ PLACE = ("apps/v1", "StatefulSet", "firn-system", NAME)
 PLAIN, SECURE = (f"{NAME}-bootstrap.firn-system.svc:{port}" for port in (9092, 9096))
 BROKERS = "User:system:serviceaccount:firn-system:firn-broker"
 OURS = {BROKERS, "User:system:serviceaccount:firn-system:firn-operator"}
+CLIENTS: dict[str, Any] = {
+    "authentication": ["ScramSha512", "OAuth", "Certificate"],
+    "clientCa": {"secret": "kafka-clients", "key": "tls.crt"},
+}
+"""The part of ``access`` that accepts clients with a certificate."""
 
 
 def access(**changes: Any) -> dict[str, Any]:
@@ -69,7 +76,7 @@ def lines(script: str) -> dict[str, str]:
 
 
 def test_a_new_fleet_has_only_listeners_that_authenticate() -> None:
-    managed = fleet(access(superUsers=["User:admin"]), external={"host": "kafka.example"})
+    managed = fleet(access(superUsers=["User:admin"], **CLIENTS), external={"host": "kafka.example"})
     properties, script = config_map.properties(managed), lines(config_map.start(managed))
     assert (
         properties["listener.security.protocol.map"]
@@ -88,7 +95,7 @@ def test_a_new_fleet_has_only_listeners_that_authenticate() -> None:
 
 
 def test_every_property_with_access_is_closed_to_the_config_of_the_profile() -> None:
-    plain, secure = config_map.properties(fleet(None, Stage.PLAIN)), config_map.properties(fleet(access()))
+    plain, secure = config_map.properties(fleet(None, Stage.PLAIN)), config_map.properties(fleet(access(**CLIENTS)))
     for key in secure.keys() - plain.keys() - {"connections.max.reauth.ms"}:
         with pytest.raises(ValidationError, match="use the keys of access|would be readable"):
             config(access(), config={key: "other"})
@@ -124,7 +131,41 @@ def test_a_broker_mounts_its_key_in_memory_and_a_token_of_its_account() -> None:
     assert spec["containers"][0]["readinessProbe"]["tcpSocket"] == {"port": "secure"}
 
 
+def test_certificates_of_clients_have_a_ca_that_brokers_do_not_trust_for_each_other() -> None:
+    managed = fleet(access(**CLIENTS))
+    properties, path = config_map.properties(managed), "/etc/firn/trust/secret-kafka-clients/tls.crt"
+    stores = {key: value for key, value in properties.items() if key.endswith("ssl.truststore.location")}
+    assert stores == {
+        "ssl.truststore.location": "/etc/firn/tls/ca.crt",
+        "listener.name.certificate.ssl.truststore.location": path,
+    }
+    spec = pod(managed)
+    (volume,) = [each for each in spec["volumes"] if each.get("secret", {}).get("secretName") == "kafka-clients"]
+    assert volume["secret"]["items"] == [{"key": "tls.crt", "path": "tls.crt"}], "the key of the CA is not mounted"
+    (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == volume["name"]]
+    assert mount["mountPath"] == "/etc/firn/trust/secret-kafka-clients"
+    assert "kafka-clients" not in str(metadata_version.build(managed, "4.2"))
+
+
+@pytest.mark.parametrize("content", [None, "", "-----BEGIN CERTIFICATE-----\n"], ids=["missing", "empty", "present"])
+def test_a_broker_without_the_ca_of_clients_reports_the_cause(content: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "tls.crt"
+    if content is not None:
+        file.write_text(content)
+    path = "/etc/firn/trust/secret-kafka-clients/tls.crt"
+    first, found, _ = config_map.start(fleet(access(**CLIENTS))).partition("keystore=")
+    assert found
+    script = first.replace(path, str(file)).replace("/tmp/server.properties", str(tmp_path / "server.properties"))
+    ended = subprocess.run(
+        ["sh", "-c", script], env={"HOSTNAME": "broker-0"}, capture_output=True, text=True, timeout=30
+    )
+    cause = "The key tls.crt of the Secret kafka-clients has no certificate."
+    assert (ended.returncode, cause in ended.stderr) == ((0, False) if content else (ExitCode.CONFIGURATION, True))
+
+
 def test_only_the_methods_of_the_profile_are_offered() -> None:
+    assert lines(config_map.start(fleet(access())))["listeners"] == "SECURE://:9096"
+    assert fleet(access()).ports == {"secure": 9096, "quorum": 9098}
     properties = config_map.properties(fleet(access(authentication=["OAuth"])))
     assert "CERTIFICATE" not in properties["listener.security.protocol.map"]
     assert not [key for key in properties if "scram" in key.lower() or "SCRAM" in properties[key]]
@@ -141,7 +182,7 @@ def test_only_the_methods_of_the_profile_are_offered() -> None:
 def test_each_stage_only_uses_listeners_that_the_stage_before_has(
     stage: Stage, brokers: str, controllers: str, inter: str, anonymous: bool
 ) -> None:
-    managed = fleet(access(), stage, external={"host": "kafka.example"})
+    managed = fleet(access(**CLIENTS), stage, external={"host": "kafka.example"})
     properties = config_map.properties(managed)
     script = config_map.start(managed)
     assert ",".join(part.split(":")[0] for part in lines(script)["listeners"].split(",")) == brokers

@@ -36,6 +36,11 @@ NAME = "firn-broker-waves"
 PLACE = ("apps/v1", "StatefulSet", "firn-system", NAME)
 PLAIN, SECURE = (f"{NAME}-bootstrap.firn-system.svc:{port}" for port in (9092, 9096))
 OPERATOR = "User:system:serviceaccount:firn-system:firn-operator"
+CLIENTS: dict[str, Any] = {
+    "authentication": ["ScramSha512", "OAuth", "Certificate"],
+    "clientCa": {"configMap": "kafka-clients"},
+}
+"""The part of ``access`` that accepts clients with a certificate."""
 
 
 def access(**changes: Any) -> dict[str, Any]:
@@ -75,12 +80,11 @@ def container_ports(managed: DisklessFleet) -> set[str]:
 def test_a_closed_broker_has_a_secure_listener_and_denies_by_default(tmp_path: Path) -> None:
     settings = read(fleet(access(superUsers=["User:admin"]), external={"host": "kafka.example"}), tmp_path)
     secure, external = settings.listeners["secure"], settings.external
-    assert (secure.bind, secure.authentication) == ("0.0.0.0:9096", ("ScramSha512", "OAuth", "Certificate"))
+    assert (secure.bind, secure.authentication) == ("0.0.0.0:9096", ("ScramSha512", "OAuth"))
     assert secure.advertised == f"{NAME}-1.{NAME}.firn-system.svc:9096"
     assert secure.tls == broker_settings.TlsSettings(
         cert_file="/etc/firn/secrets/waves-tls/tls.crt",
         key_file="/etc/firn/secrets/waves-tls/tls.key",
-        client_ca_file="/etc/firn/secrets/waves-tls/ca.crt",
     )
     assert external is not None
     assert (external.bind, external.tls, external.authentication) == ("0.0.0.0:9094", secure.tls, secure.authentication)
@@ -102,15 +106,28 @@ def test_a_broker_keeps_the_old_listeners_for_clients_that_move(tmp_path: Path) 
     assert "secure" in settings.listeners
 
 
-def test_brokers_without_client_certificates_ask_for_none(tmp_path: Path) -> None:
-    secure = read(fleet(access(authentication=["OAuth"])), tmp_path).listeners["secure"]
+def test_certificates_of_clients_have_a_ca_that_only_the_brokers_mount(tmp_path: Path) -> None:
+    managed = fleet(access(**CLIENTS), external={"host": "kafka.example"})
+    settings = read(managed, tmp_path)
+    secure, external = settings.listeners["secure"], settings.external
     assert secure.tls is not None
-    assert (secure.tls.client_ca_file, secure.authentication) == ("", ("OAuth",))
+    assert external is not None
+    path = "/etc/firn/trust/configmap-kafka-clients/ca.crt"
+    assert (secure.tls.client_ca_file, secure.authentication) == (path, ("ScramSha512", "OAuth", "Certificate"))
+    assert (external.tls, external.authentication) == (secure.tls, secure.authentication)
+    spec = stateful_set.build(managed, 0)["spec"]["template"]["spec"]
+    (volume,) = [each for each in spec["volumes"] if each.get("configMap", {}).get("name") == "kafka-clients"]
+    assert volume["configMap"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
+    (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == volume["name"]]
+    assert (mount["mountPath"], mount["readOnly"]) == ("/etc/firn/trust/configmap-kafka-clients", True)
+    configured = config(access(**CLIENTS))
+    driver = driver_spec(configured, group_settings.group_settings(configured, "default"))
+    assert "kafka-clients" not in str(driver)
 
 
 def test_rules_give_the_principals_of_certificates(tmp_path: Path) -> None:
     rules = ["RULE:^CN=([^,]+).*$/$1/", "DEFAULT"]
-    secure = read(fleet(access(principalRules=rules)), tmp_path).listeners["secure"]
+    secure = read(fleet(access(principalRules=rules, **CLIENTS)), tmp_path).listeners["secure"]
     assert secure.tls is not None
     assert list(secure.tls.principal_rules) == rules
 
@@ -148,15 +165,11 @@ RULES = ["RULE:^CN=([^,]+).*$/$1/"]
         (
             {"authentication": ["OAuth"], "principalRules": RULES},
             {"type": "Certificate"},
-            "add Certificate to profiles.waves.access.authentication",
+            "add Certificate to profiles.waves.access.authentication with the CA of clients in profiles.waves.access.clientCa",
         ),
-        ({}, {"type": "Certificate"}, "set principalRules to RULE:"),
-        ({"principalRules": RULES}, {"type": "Certificate"}, None),
-        (
-            {"principalRules": RULES, "certificate": {"selfSigned": {}}},
-            {"type": "Certificate"},
-            "set certManager or secret",
-        ),
+        (CLIENTS, {"type": "Certificate"}, "set principalRules to RULE:"),
+        ({"principalRules": RULES, **CLIENTS}, {"type": "Certificate"}, None),
+        ({"principalRules": RULES, "certificate": {"selfSigned": {}}, **CLIENTS}, {"type": "Certificate"}, None),
         ({"authentication": ["OAuth"]}, {"type": "OAuth", "serviceAccount": "web"}, None),
         ({"authentication": ["OAuth", "ScramSha512"]}, {}, None),
     ],
@@ -368,7 +381,7 @@ def test_brokers_and_clients_mount_the_certificate_of_the_signer(tmp_path: Path)
     assert own in managed.secret_names
     tls = read(managed, tmp_path).listeners["secure"].tls
     assert tls is not None
-    assert (tls.cert_file, tls.client_ca_file) == (names.secret_file(own, "tls.crt"), names.secret_file(own, "ca.crt"))
+    assert (tls.cert_file, tls.client_ca_file) == (names.secret_file(own, "tls.crt"), "")
     volumes, _ = children.access_volumes(config(access(certificate={"selfSigned": {}})).closed_profiles)
     (secret,) = [source["secret"] for source in volumes[0]["projected"]["sources"] if "secret" in source]
     assert (secret["name"], [item["key"] for item in secret["items"]]) == (own, ["ca.crt"])

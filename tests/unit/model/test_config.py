@@ -323,6 +323,9 @@ def test_a_group_without_topics_of_the_profile_needs_no_credential(tmp_path: Pat
     assert (loaded.driver_credential("outside", "other"), loaded.profiles_with_acls) == (None, [])
 
 
+CLIENTS = {"authentication": ["OAuth", "Certificate"], "clientCa": {"secret": "clients"}}
+
+
 def _diskless(**changes: Any) -> Callable[[dict[str, Any]], None]:
     def change(document: dict[str, Any]) -> None:
         document["images"]["broker"] = {"image": "firn-broker:1"}
@@ -374,6 +377,29 @@ def test_only_diskless_brokers_get_their_secrets(tmp_path: Path) -> None:
         (
             _diskless(config={"authorization": {"type": "Acl"}}, access={"certificate": {"secret": "waves-tls"}}),
             "profiles.waves: config: with access, the operator sets authorization.type; use the keys of access",
+        ),
+        (
+            _diskless(access={"certificate": {"secret": "waves-tls"}, "authentication": ["OAuth", "Certificate"]}),
+            "profiles.waves.access: authentication has Certificate, but no CA of clients is named; set clientCa",
+        ),
+        (
+            _diskless(access={"certificate": {"secret": "waves-tls"}, "clientCa": {"secret": "clients"}}),
+            "profiles.waves.access: clientCa is for clients with a certificate, but authentication does not have Certificate",
+        ),
+        (
+            _diskless(access={**CLIENTS, "certificate": {"secret": "clients"}}),
+            "profiles.waves.access.clientCa: ca.crt of Secret clients is the CA of the brokers; name a CA",
+        ),
+        (
+            _diskless(access={**CLIENTS, "certificate": {"selfSigned": {}, "previous": {"secret": "clients"}}}),
+            "profiles.waves.access.clientCa: ca.crt of Secret clients is the CA of the brokers; name a CA",
+        ),
+        (_diskless(access={**CLIENTS, "certificate": {"secret": "waves-tls"}}), ""),
+        (
+            lambda document: document["profiles"]["classic"].update(
+                access={**CLIENTS, "certificate": {"selfSigned": {}}, "clientCa": None}
+            ),
+            "profiles.classic.access: authentication has Certificate, but no CA of clients is named; set clientCa",
         ),
         (_diskless(config={"internal": {}}), "profiles.waves.config: the operator sets internal for each broker"),
         (_diskless(directReads={}), ""),

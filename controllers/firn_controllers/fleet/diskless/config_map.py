@@ -95,9 +95,8 @@ def _access(fleet: DisklessFleet, access: Access) -> dict[str, Any]:
         "certFile": names.secret_file(secret, "tls.crt"),
         "keyFile": names.secret_file(secret, "tls.key"),
     }
-    if "Certificate" in access.authentication:
-        authority = names.secret_file(secret, "ca.crt") if fleet.bundle is None else fleet.bundle.path
-        tls |= {"clientCaFile": authority, "principalRules": list(access.principal_rules)}
+    if access.client_ca is not None:
+        tls |= {"clientCaFile": access.client_ca.path, "principalRules": list(access.principal_rules)}
     guarded = {"tls": tls, "authentication": list(access.authentication)}
     added: dict[str, Any] = {
         "listeners": {"secure": {"name": "SECURE", "bind": f"0.0.0.0:{SECURE_PORT}", **guarded}},

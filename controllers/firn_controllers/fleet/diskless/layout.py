@@ -97,7 +97,7 @@ class DisklessFleet(Fleet):
     def authorities(self) -> list[Authority]:
         """CA certificates that the brokers need."""
         registries = (authority for each in self.registries.values() for authority in each.authorities)
-        return [*self.profile.authorities, *registries, *self.bundles]
+        return [*self.profile.authorities, *registries]
 
     @property
     def secret_names(self) -> list[str]:

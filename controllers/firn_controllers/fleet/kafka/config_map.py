@@ -1,5 +1,7 @@
 """The configuration of all brokers of a fleet, and the script that adds the settings of one broker."""
 
+from firn.model.config import Authority
+from firn.model.errors import ExitCode
 from firn_controllers.fleet import builders, outside
 from firn_controllers.fleet.kafka import listeners, plain_clients
 from firn_controllers.fleet.kafka.layout import CONFIG_PATH, DATA_PATH, KafkaFleet
@@ -98,8 +100,9 @@ logger.states.level = WARN
 def start(fleet: KafkaFleet) -> str:
     """Return the script that starts one broker. Raises InvalidSpecError."""
     of_broker, of_controller = listeners.of_brokers(fleet), listeners.of_controllers(fleet)
+    access = fleet.profile.access
     changes = {
-        "tls": _TLS if fleet.profile.access is not None else "",
+        "tls": "" if access is None else _needs(access.client_ca) + _TLS,
         "listeners": ",".join(f"{each.name}://:{each.port}" for each in of_broker),
         "advertised": ",".join(f"{each.name}://$HOSTNAME.$FIRN_SERVICE:{each.port}" for each in of_broker),
         "controllers": ",".join(f"{each.name}://:{each.port}" for each in of_controller),
@@ -110,6 +113,19 @@ def start(fleet: KafkaFleet) -> str:
     for place, text in changes.items():
         script = script.replace(f"@{place}@", text)
     return script
+
+
+def _needs(clients: Authority | None) -> str:
+    """Return a part of the script that reports a missing CA of clients. Kafka names only a file, deep in an exception."""
+    if clients is None:
+        return ""
+    source = f"Secret {clients.secret}" if clients.secret is not None else f"ConfigMap {clients.config_map}"
+    return f"""if ! grep -q "BEGIN CERTIFICATE" "{clients.path}" 2>/dev/null; then
+  echo "The key {clients.key} of the {source} has no certificate. Put the CA of clients there, in PEM, or correct" >&2
+  echo "access.clientCa of the profile." >&2
+  exit {ExitCode.CONFIGURATION.value}
+fi
+"""
 
 
 def properties(fleet: KafkaFleet) -> dict[str, str]:

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Self
 
 from firn.model import names
-from firn.model.config import Config, KafkaProfile
+from firn.model.config import Authority, Config, KafkaProfile
 from firn.model.errors import InvalidSpecError
 from firn_controllers.cache.addresses import CERTIFICATE_PORT, CLIENT_PORT, SECURE_PORT
 from firn_controllers.children import Owner, digest
@@ -138,8 +138,20 @@ class KafkaFleet(Fleet):
         ports = {"kafka": CLIENT_PORT} if self.open else {}
         if access is not None and self.stage >= Stage.BESIDE:
             ports |= {"secure": SECURE_PORT}
-            ports |= {"certificate": CERTIFICATE_PORT} if "Certificate" in access.authentication else {}
+            ports |= {"certificate": CERTIFICATE_PORT} if access.client_ca is not None else {}
         return ports
+
+    @property
+    def bundle(self) -> Authority | None:
+        """The ConfigMap with the CAs by which brokers verify each other, while these come from several Secrets."""
+        digest = self.sources.newest.bundle if self.sources is not None else ""
+        return Authority(config_map=f"{self.service}-authorities-{digest}") if digest else None
+
+    @property
+    def authorities(self) -> list[Authority]:
+        """CA certificates that the brokers need beside the one in the Secret of their certificate."""
+        access = self.profile.access
+        return self.bundles if access is None or access.client_ca is None else [*self.bundles, access.client_ca]
 
     @property
     def replication_factor(self) -> int:

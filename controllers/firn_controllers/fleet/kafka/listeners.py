@@ -4,10 +4,11 @@ Brokers and controllers authenticate to each other with tokens of their ServiceA
 empty, and the operator cannot read it, so no rule could tell the certificate of a broker from that of a client.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firn.model import names
-from firn.model.config import Access
+from firn.model.config import Access, Authority
 from firn_controllers.cache.addresses import CERTIFICATE_PORT, CLIENT_PORT, SECURE_PORT
 from firn_controllers.fleet.access import issuer
 from firn_controllers.fleet.kafka.layout import CONTROLLER_PORT, QUORUM_PORT, KafkaFleet, Stage
@@ -49,7 +50,7 @@ def of_brokers(fleet: KafkaFleet) -> list[Listener]:
     access = fleet.profile.access
     found = [INTERNAL] if fleet.open else []
     if fleet.stage >= Stage.BESIDE and access is not None:
-        found += [SECURE, *([CERTIFICATE] if "Certificate" in access.authentication else [])]
+        found += [SECURE, *([CERTIFICATE] if access.client_ca is not None else [])]
     return found
 
 
@@ -84,10 +85,8 @@ def properties(fleet: KafkaFleet) -> dict[str, str]:
         if listener.protocol == "SASL_SSL":
             scram = listener.name != "QUORUM" and "ScramSha512" in access.authentication
             found |= _sasl(listener, scram=scram)
-        elif listener.protocol == "SSL":
-            prefix = f"listener.name.{listener.name.lower()}"
-            found[f"{prefix}.ssl.client.auth"] = "required"
-            found[f"{prefix}.ssl.principal.mapping.rules"] = ",".join(access.principal_rules)
+        elif access.client_ca is not None and listener.protocol == "SSL":
+            found |= _certificates(listener, access.client_ca, access.principal_rules)
     return found
 
 
@@ -110,6 +109,17 @@ def _rights(fleet: KafkaFleet, access: Access) -> dict[str, str]:
         "sasl.oauthbearer.expected.issuer": issuer(fleet.name, access),
         "sasl.oauthbearer.jwks.endpoint.url": f"file://{TOKENS_PATH}/{KEYS_FILE}",
         "sasl.oauthbearer.token.endpoint.url": f"file://{TOKENS_PATH}/{TOKEN_FILE}",
+    }
+
+
+def _certificates(listener: Listener, clients: Authority, rules: Sequence[str]) -> dict[str, str]:
+    """Return the configs of a listener for certificates of the CA ``clients``. Brokers and controllers do not trust this CA."""
+    prefix = f"listener.name.{listener.name.lower()}.ssl"
+    return {
+        f"{prefix}.client.auth": "required",
+        f"{prefix}.principal.mapping.rules": ",".join(rules),
+        f"{prefix}.truststore.location": clients.path,
+        f"{prefix}.truststore.type": "PEM",
     }
 
 

@@ -61,7 +61,7 @@ def _access_volumes(fleet: KafkaFleet) -> list[Manifest]:
         {"name": "tls", "secret": {"secretName": fleet.certificate_secret, "defaultMode": 0o440}},
         {"name": "tokens", "projected": {"defaultMode": 0o440, "sources": sources}},
         {"name": "keystore", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
-        *children.trust_volumes(fleet.bundles)[0],
+        *children.trust_volumes(fleet.authorities)[0],
     ]
 
 
@@ -78,7 +78,7 @@ def _container(fleet: KafkaFleet, resources: dict[str, Any]) -> Manifest:
             {"name": "tls", "mountPath": listeners.TLS_PATH, "readOnly": True},
             {"name": "tokens", "mountPath": listeners.TOKENS_PATH, "readOnly": True},
             {"name": "keystore", "mountPath": listeners.KEYSTORE_PATH},
-            *children.trust_volumes(fleet.bundles)[1],
+            *children.trust_volumes(fleet.authorities)[1],
         ]
     return {
         "name": "kafka",

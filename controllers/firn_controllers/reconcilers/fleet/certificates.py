@@ -129,16 +129,16 @@ class FleetCertificates:
         """Record that all brokers have a stage, and how to continue."""
         newest = held.newest
         if len(newest.trusts) == 1:
-            text = f"all brokers have the certificate of Secret {newest.presents}, and trust no other CA; the change of its source is complete"
+            text = f"all brokers have the certificate of Secret {newest.presents}; the change of its source is complete"
         elif configured.previous is not None and newest.presents == configured.secret_name(profile):
             text = (
-                f"all brokers have the certificate of Secret {newest.presents}; remove access.certificate.previous, so that brokers and clients"
-                " no longer trust the previous CA"
+                f"all brokers have the certificate of Secret {newest.presents}; remove access.certificate.previous to end the trust in the"
+                " previous CA"
             )
         else:
             text = (
-                f"all brokers trust the CAs of Secrets {' and '.join(newest.trusts)}; when all clients do so, set access.certificate.stage to"
-                " Issue"
+                f"all brokers have the stage Trust; when all clients trust the CAs of Secrets {' and '.join(newest.trusts)}, set"
+                " access.certificate.stage to Issue"
             )
         if len(before.alive) > 1:
             event = Announcement("Normal", EventReason.CERTIFICATE_STAGE, f"profile {profile}: {text}")
