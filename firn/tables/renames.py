@@ -249,31 +249,52 @@ def planned(fields: Fields, former: FormerNames, renames: Sequence[Rename], alia
     """
     after = json.loads(json.dumps(list(fields)))
     paths = {each["id"]: (path, each["name"]) for path, each in all_fields(fields)}
-    earlier = dict(former)
-    collisions, followed = [], []
-    for number, rename in enumerate((*aliases, *renames)):
-        siblings, found = _find(after, rename.old_path)
-        others = [each for each in siblings if each is not found]
-        if found is not None and any(_has(each, rename.name, earlier) for each in others):
-            collisions.append(rename)
-            continue
-        if found is not None and number < len(aliases) and rename.name in earlier.get(found["id"], ()):
-            continue
-        followed.append(rename)
-        if found is not None:
-            names = [name for name in earlier.get(found["id"], ()) if name != rename.name]
-            earlier[found["id"]] = tuple(dict.fromkeys((*names, found["name"])))
-            found["name"] = rename.name
-        elif rename.by_schema:
-            _learn(siblings, rename, earlier)
+    names = _Names(after, dict(former))
+    collisions = [each for each in aliases if not names.follow(each, alias=True)]
+    collisions += [each for each in renames if not names.follow(each, alias=False)]
     missing = None
     for number, rename in enumerate(renames):
-        if missing is None and not _reaches(after, moved(rename.new_path, renames[number + 1 :]), earlier):
+        if missing is None and not _reaches(after, moved(rename.new_path, renames[number + 1 :]), names.earlier):
             missing = rename
     steps = tuple(
         (paths[each["id"]][0], each["name"]) for _, each in all_fields(after) if paths[each["id"]][1] != each["name"]
     )
-    return Renaming(steps, after, earlier, former, tuple(followed), tuple(collisions), missing)
+    return Renaming(steps, after, names.earlier, former, tuple(names.followed), tuple(collisions), missing)
+
+
+@dataclass(slots=True)
+class _Names:
+    """The names of a table's columns while it follows renames. ``fields`` get their later names."""
+
+    fields: Fields
+    earlier: dict[int, tuple[str, ...]]
+    followed: list[Rename] = field(default_factory=list)
+    returned: dict[int, str] = field(default_factory=dict)
+    """The earlier name that the field of a column has again, by the id of the column. The column keeps its later name."""
+
+    def follow(self, rename: Rename, *, alias: bool) -> bool:
+        """Follow a rename. Return False if another column has the later name, or had it."""
+        siblings, found = _find(self.fields, rename.old_path)
+        if found is None and alias:
+            found = next((each for each in siblings if self.returned.get(each["id"]) == rename.old_name), None)
+        if found is None:
+            self.followed.append(rename)
+            if rename.by_schema:
+                _learn(siblings, rename, self.earlier)
+            return True
+        if any(_has(each, rename.name, self.earlier) for each in siblings if each is not found):
+            return False
+        earlier = self.earlier.get(found["id"], ())
+        if alias and rename.name in earlier:
+            self.returned[found["id"]] = rename.name
+            return True
+        self.returned.pop(found["id"], None)
+        self.followed.append(rename)
+        if rename.name != found["name"]:
+            names = [name for name in earlier if name != rename.name]
+            self.earlier[found["id"]] = tuple(dict.fromkeys((*names, found["name"])))
+            found["name"] = rename.name
+        return True
 
 
 def _has(field: Mapping[str, Any], name: str, earlier: FormerNames) -> bool:

@@ -1,6 +1,7 @@
 """Request the schemas of records, and derive the columns of the table from them."""
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -356,7 +357,13 @@ def _renaming(schema: RecordSchema, known: WriterSchemas, table: TableColumns) -
 
 def _named(change: Renaming) -> tuple[Rename, ...]:
     """Return the renames from all earlier names, without those that the table cannot follow."""
-    return tuple({(each.old, each.new): each for each in (*change.followed, *change.following)}.values())
+    every = (*change.followed, *change.following)
+    steps = [next(same) for _, same in itertools.groupby(every, key=lambda each: (each.old, each.new))]
+    # A field can get an earlier name back, and the next name after it. Without the first of equal renames, a rename of its
+    # members could come too early. Without the last one, the field could keep a name that is not the latest.
+    last = {(each.old, each.new): place for place, each in enumerate(steps)}
+    first = {(each.old, each.new): place for place, each in reversed(list(enumerate(steps)))}
+    return tuple(steps[place] for place in sorted({*first.values(), *last.values()}))
 
 
 def _implied(schema: RecordSchema, known: WriterSchemas, table: TableColumns) -> Iterator[Rename]:

@@ -75,6 +75,33 @@ def test_a_renamed_field_keeps_its_column_after_a_restart() -> None:
     assert steps == {}
 
 
+def test_a_field_that_gets_an_earlier_name_back_and_then_a_new_one_keeps_its_column() -> None:
+    fields = (ID, column(2, "customer", "string"))
+    numbers = landed({5: f"{CONTRACT} string customer = 2;"}, fields)
+    later = {6: f"{CONTRACT} string buyer = 2;", 7: f"{CONTRACT} string client = 2;"}
+    schema, steps = after_restart(later, TableColumns(fields, {2: ("buyer",)}, numbers=numbers))
+    assert steps == {"customer": "client"}
+    assert [each.name for each in schema.fields] == ["id", "client"]
+
+
+def test_a_new_field_whose_name_changes_to_and_fro_gets_one_column() -> None:
+    names = ("buyer", "customer", "buyer", "customer", "client")
+    schemas = {number: f"{CONTRACT} string {name} = 2;" for number, name in enumerate(names, 5)}
+    schema, _ = after_restart(schemas, TableColumns((ID,)))
+    assert [each.name for each in schema.fields] == ["id", "client"]
+
+
+def test_a_column_of_two_numbers_follows_the_later_one_to_a_new_name() -> None:
+    fields = (ID, column(2, "customer", "string"))
+    numbers = '{"message": "Order", "columns": {"1": [6, 1], "2": [6, 2, 16]}}'
+    table = TableColumns(fields, {2: ("buyer",)}, numbers=numbers)
+    earlier = {3: f"{CONTRACT} string buyer = 2;", 5: f"{CONTRACT} string customer = 2;"}
+    later = {6: f"{CONTRACT} string customer = 16;", 7: f"{CONTRACT} string client = 16;"}
+    schema, steps = after_restart({**earlier, **later}, table)
+    assert steps == {"customer": "client"}
+    assert [each.name for each in schema.fields] == ["id", "client"]
+
+
 def test_structs_in_structs_with_many_names_need_few_renames() -> None:
     depth, names = 10, 3
     bodies = []

@@ -82,6 +82,15 @@ def test_an_alias_of_an_older_schema_gives_no_column_its_earlier_name_back() -> 
     assert planned(change.fields, change.former, older[:1]).steps == ()
 
 
+def test_a_column_follows_its_field_from_an_earlier_name_to_a_new_one() -> None:
+    first = planned(CUSTOMERS, {}, renamed("id>a"))
+    aliases = tuple(each.model_copy(update={"by_schema": True}) for each in renamed("id>a", "a>id", "id>b"))
+    change = planned(first.fields, first.former, (), aliases)
+    assert (change.steps, change.former) == ((("a", "b"),), {1: ("id", "a")})
+    assert planned(change.fields, change.former, (), aliases).steps == ()
+    assert planned(change.fields, change.former, (), aliases).former == change.former
+
+
 def test_a_table_learns_aliases_that_it_never_had() -> None:
     aliases = tuple(each.model_copy(update={"by_schema": True}) for each in renamed("no>id", "x>id", "no>customer"))
     change = planned(CUSTOMERS, {}, aliases)
