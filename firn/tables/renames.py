@@ -274,7 +274,7 @@ class _Names:
 
     def follow(self, rename: Rename, *, alias: bool) -> bool:
         """Follow a rename. Return False if another column has the later name, or had it."""
-        siblings, found = _find(self.fields, rename.old_path)
+        siblings, found = _find(self.fields, rename.old_path, self.returned)
         if found is None and alias:
             found = next((each for each in siblings if self.returned.get(each["id"]) == rename.old_name), None)
         if found is None:
@@ -335,13 +335,17 @@ def ids(field: Mapping[str, Any]) -> set[int]:
     return {each["id"] for _, each in all_fields([dict(field)])}
 
 
-def _find(fields: Fields, path: Path) -> tuple[Fields, dict[str, Any] | None]:
-    """Return the fields of the struct that the end of a path is in, and the field at its end. A missing struct has no fields."""
+def _find(fields: Fields, path: Path, returned: Mapping[int, str]) -> tuple[Fields, dict[str, Any] | None]:
+    """Return the fields of the struct that the end of a path is in, and the field at its end. A missing struct has no fields.
+
+    ``returned``: the earlier names that fields have again. A path to a member may contain them.
+    """
     first, rest = path[0], path[1:]
     found = next((each for each in fields if each["name"] == first), None)
     if not rest:
         return fields, found
-    return ((), None) if found is None else _find(parts(found["type"]), rest)
+    found = found or next((each for each in fields if returned.get(each["id"]) == first), None)
+    return ((), None) if found is None else _find(parts(found["type"]), rest, returned)
 
 
 def _reaches(fields: Fields, path: Path, earlier: FormerNames) -> bool:

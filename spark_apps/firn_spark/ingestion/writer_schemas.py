@@ -359,7 +359,7 @@ def _named(change: Renaming) -> tuple[Rename, ...]:
     """Return the renames from all earlier names, without those that the table cannot follow."""
     every = (*change.followed, *change.following)
     steps = [next(same) for _, same in itertools.groupby(every, key=lambda each: (each.old, each.new))]
-    # A field can get an earlier name back, and the next name after it. Without the first of equal renames, a rename of its
+    # A field can get an earlier name back, and a new name later. Without the first of equal renames, a rename of its
     # members could come too early. Without the last one, the field could keep a name that is not the latest.
     last = {(each.old, each.new): place for place, each in enumerate(steps)}
     first = {(each.old, each.new): place for place, each in reversed(list(enumerate(steps)))}

@@ -91,6 +91,22 @@ def test_a_column_follows_its_field_from_an_earlier_name_to_a_new_one() -> None:
     assert planned(change.fields, change.former, (), aliases).former == change.former
 
 
+def test_a_member_follows_its_field_after_the_struct_got_an_earlier_name_back() -> None:
+    first = planned(CUSTOMERS, {}, renamed("customer>buyer", "buyer>customer"))
+    pairs = ("customer>buyer", "buyer.mail>buyer.email", "buyer.m>buyer.email")
+    aliases = tuple(each.model_copy(update={"by_schema": True}) for each in renamed(*pairs))
+    change = planned(first.fields, first.former, (), aliases)
+    assert (change.steps, change.collisions) == ((("customer.mail", "email"),), ())
+    assert change.former == {2: ("buyer",), 3: ("mail", "m")}
+    columns = [Column(name="buyer", type="struct<email: string>")]
+    following = (*change.followed, *change.following)
+    assert [(each.name, each.type) for each in renamed_columns(columns, following)] == [
+        ("customer", "struct<email: string>")
+    ]
+    again = planned(change.fields, change.former, (), aliases)
+    assert (again.steps, again.former) == ((), change.former)
+
+
 def test_a_table_learns_aliases_that_it_never_had() -> None:
     aliases = tuple(each.model_copy(update={"by_schema": True}) for each in renamed("no>id", "x>id", "no>customer"))
     change = planned(CUSTOMERS, {}, aliases)
