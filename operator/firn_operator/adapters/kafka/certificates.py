@@ -26,5 +26,5 @@ def end(host: str, port: int, seconds: float) -> datetime:
         if presented is None:
             raise ValueError("the broker has presented none")
         return x509.load_der_x509_certificate(presented).not_valid_after_utc
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, x509.InvalidVersion) as error:
         raise UnavailableError(f"cannot read the certificate of {host}:{port}: {error}") from error
