@@ -40,7 +40,7 @@ offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 END
-# The password is in a file of arguments, because any pod of the node may read the arguments of a process.
+# The password is in a file of arguments, because any process of the node can read the arguments of a process.
 cat > /tmp/format <<END
 kafka.tools.StorageTool format -t MkU3OEVBNTcwNTJENDM2Qk -c /tmp/server.properties
 -S SCRAM-SHA-512=[name=firn,password=$PASSWORD]

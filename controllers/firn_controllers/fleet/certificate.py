@@ -69,10 +69,10 @@ def source_problem(fleet: Fleet, certificate: Certificate, authorities: Sequence
 
 
 def bundle(fleet: Fleet, authorities: Sequence[str]) -> Manifest | None:
-    """Build the ConfigMap with the CAs of several Secrets; None if the brokers need none, or trust others than ``authorities``.
+    """Build the ConfigMap with the CAs of several Secrets; None if the brokers need no ConfigMap, or trust other CAs than ``authorities``.
 
-    Diskless brokers need none, because they do not connect to each other. The name contains the digest of the CAs, so brokers that trust
-    others keep their own ConfigMap.
+    Diskless brokers need no ConfigMap, because they do not connect to each other. The name contains the digest of the CAs, so brokers
+    that trust other CAs keep their own ConfigMap.
     """
     found = fleet.bundle
     if found is None or fleet.sources is None or fleet.sources.newest.bundle != children.digest(sorted(authorities)):

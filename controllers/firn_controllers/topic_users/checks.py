@@ -58,10 +58,12 @@ def _check_login(entry: UserEntry, access: Access) -> None:
     kind = entry.resource.spec.authentication.type if entry.resource is not None else None
     place = f"profiles.{entry.profile}.access"
     if kind is not None and kind not in access.authentication:
-        more = f" with the CA of clients in {place}.clientCa" if kind == "Certificate" else ""
+        step = f"add {kind} to {place}.authentication"
+        if kind == "Certificate":
+            step = f"add Certificate to {place}.authentication, and set {place}.clientCa"
         raise InvalidSpecError(
-            f"spec.authentication.type: the brokers of profile {entry.profile} do not accept {kind}; add {kind} to {place}.authentication{more} in"
-            f" the operator's configuration, or create this TopicUser again with one of {', '.join(access.authentication)}",
+            f"spec.authentication.type: the brokers of profile {entry.profile} do not accept {kind}; {step} in the operator's"
+            f" configuration, or create this TopicUser again with one of {', '.join(access.authentication)}",
             reason=Reason.NOT_ALLOWED,
         )
     if kind == "Certificate" and set(access.principal_rules) <= {WHOLE_SUBJECT}:

@@ -1,7 +1,7 @@
 """Decides which certificate brokers present and which CAs they trust while the source of their certificate changes. No I/O.
 
 Brokers of two templates may run at the same time, so each must trust the certificate of the other. Diskless brokers do not connect to
-each other. For them, the stages are those of their clients.
+each other. Their stages concern only their clients.
 """
 
 import json
@@ -14,7 +14,10 @@ from firn_controllers.trust.renewal import STAGE_AGE
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The Secrets that brokers of one template use: that of their certificate, and those of the CAs that they trust, sorted."""
+    """The Secrets of one template: that of the brokers' certificate, and those of the CAs, sorted, by which the brokers are verified.
+
+    Firn's clients verify the brokers, and brokers of Apache Kafka verify each other.
+    """
 
     presents: str
     trusts: tuple[str, ...]
@@ -112,6 +115,6 @@ def next_sources(sources: Sources, wanted: Held, *, complete: bool, client: str 
 
 def _previous_problem(presented: str, wanted: str) -> str:
     return (
-        f"the brokers keep the certificate of Secret {presented}, because brokers and clients that trust only its CA refuse that of"
-        f" Secret {wanted}; set access.certificate.previous to the source of Secret {presented}, with stage: Trust"
+        f"the brokers keep the certificate of Secret {presented}, because clients that trust only its CA refuse that of Secret"
+        f" {wanted}; set access.certificate.previous to the source of Secret {presented}, with stage: Trust"
     )

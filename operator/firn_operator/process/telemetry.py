@@ -69,8 +69,8 @@ FLEET_AVAILABLE = Gauge(
 FLEET_ROLLING = Gauge("firn_fleet_rolling", "1 while brokers of a profile are being replaced, else 0", ["profile"])
 FLEET_DEGRADED = Gauge(
     "firn_fleet_degraded",
-    "1 while a broker does not run, or a roll-out, a metadata version or a change of certificates waits or fails. The Event Degraded names"
-    " the cause",
+    "1 while a broker does not run, or a roll-out has made no step for five minutes. Also 1 while a setting, a metadata version, token keys"
+    " or certificates have a problem. The Event Degraded names the cause",
     ["profile"],
 )
 _RUN_SECONDS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600)

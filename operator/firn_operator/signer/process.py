@@ -96,8 +96,8 @@ async def create(
 ) -> None:
     """Create the certificates of stores before their first start, and renew what is due. Raises FirnError.
 
-    InvalidSpecError names the values to set if stores have run without TLS, unless ``also_existing``, or if brokers of a profile in
-    ``closing`` (profile -> its key in the values) accept clients without encryption.
+    Without ``also_existing``, InvalidSpecError names the value to set if stores have run without TLS. For ``closing`` (profile -> its key
+    in the values), it names the values to set if brokers of a profile accept clients without encryption.
     """
     api = Api(await login(), RateLimit(10, 10))
     try:

@@ -239,7 +239,7 @@ class FleetReconciler:
             return None
         # Reasons change often. Each new text would be another Event.
         wait.reported = wait.reported or wait.reason
-        return f"the roll-out waits {wait.reported}; repair what it waits for, also if it is a topic of another client"
+        return f"the roll-out waits {wait.reported}; remove the cause of this wait, also if it is a topic of another client"
 
     async def _apply_external(self, fleet: Fleet) -> None:
         """Apply the configured Services for clients outside, and delete all others at once."""
