@@ -24,14 +24,16 @@ class Pair:
 class Authority:
     """Issues certificates, and writes them into a directory."""
 
-    def __init__(self, directory: Path, name: str = "ca") -> None:
+    def __init__(self, directory: Path, name: str = "ca", parent: "Authority | None" = None) -> None:
+        """``parent`` signs the certificate of an intermediate authority."""
         self._directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(name)
+        signer = parent or self
         self._certificate = (
-            _builder(self._name, self._name, self._key, DAY)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .sign(self._key, hashes.SHA256())
+            _builder(self._name, signer._name, self._key, DAY)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(signer._key, hashes.SHA256())
         )
         self.file = directory / f"{name}.crt"
         """The certificate of the authority."""

@@ -853,7 +853,8 @@ class Access(Settings):
     ``Certificate``: with a certificate of ``clientCa``. Brokers of Apache Kafka have port 9097 for it."""
     client_ca: Authority | None = None
     """The CA of the certificates that clients present, for ``Certificate``. It decides which client has which name, so it must sign
-    certificates of these clients only. Only the brokers mount it. They read a changed file without a restart."""
+    certificates of these clients only. In a Secret of cert-manager with a CA, this CA is ``tls.crt``. ``ca.crt`` there is the CA that
+    signed it, and all its certificates would be accepted. Only the brokers mount the key. They read a changed file without a restart."""
     principal_rules: list[str] = ["DEFAULT"]
     """Rules that make the name of the principal from the subject of a certificate (``ssl.principal.mapping.rules``). Default: the whole
     subject. With ``RULE:^CN=([^,]+).*$/$1/``, it is the common name, as TopicUsers with a certificate need it. The CA must then issue
@@ -1515,11 +1516,16 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _clients_have_a_ca_of_their_own(self) -> Self:
-        for name, access in self.closed_profiles.items():
+        closed = self.closed_profiles
+        presented = {secret for name, access in closed.items() for secret in access.certificate.trusted(name)}
+        signers = {names.authority(name) for name in closed}
+        for name, access in closed.items():
             ca = access.client_ca
-            if ca is not None and ca.key == "ca.crt" and ca.secret in access.certificate.trusted(name):
+            if ca is not None and (
+                ca.secret in signers or (ca.secret in presented and ca.key in ("ca.crt", "tls.crt"))
+            ):
                 raise ValueError(
-                    f"profiles.{name}.access.clientCa: ca.crt of Secret {ca.secret} is the CA of the brokers; name a CA that signs certificates of"
+                    f"profiles.{name}.access.clientCa: {ca.key} of Secret {ca.secret} belongs to brokers; name a CA that signs certificates of"
                     " clients only"
                 )
         return self

@@ -83,6 +83,8 @@ class TlsContext:
                 f" Check the files {settings.cert_file}, {settings.key_file}"
             ) from error
         if settings.client_ca_file:
+            # As with Java: an intermediate CA is enough. With its root, all other certificates of the root would be accepted.
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             context.verify_mode = ssl.CERT_REQUIRED if self._certificates_only else ssl.CERT_OPTIONAL
             self._load_client_ca(context, settings.client_ca_file)
         metrics.CERTIFICATE_EXPIRY.labels(self._name).set_function(
@@ -96,7 +98,8 @@ class TlsContext:
         except OSError as error:
             raise InvalidSpecError(
                 f"configuration of the broker: listener {self._name}: cannot load the CA of clients from {file}: {error}."
-                " Put certificates in PEM into this file, or correct clientCaFile"
+                " Put certificates in PEM into this file, or correct clientCaFile. In a profile, correct the key that access.clientCa"
+                " names"
             ) from error
 
 

@@ -305,8 +305,13 @@ async def test_brokers_use_a_changed_ca_of_clients_without_a_restart(
     def accepts_only(expected: set[Authority]) -> bool:
         return {authority for authority, context in contexts.items() if answered(secure, 9097, context)} == expected
 
+    def copied(text: str) -> bool:
+        return (secure.directory / "broker-0" / "keystore" / "clients.pem").read_text() == text
+
     for authorities in ({before, after}, {after}, {before}):
         secure.brokers.trust_clients(*authorities)
+        trusted = "".join(authority.file.read_text() for authority in authorities)
+        await asyncio.to_thread(await_true, "the broker has a copy", partial(copied, trusted))
         await topics.reload_certificates("classic")
         await asyncio.to_thread(await_true, "the broker accepts these clients", partial(accepts_only, authorities))
 

@@ -320,6 +320,21 @@ async def test_the_certificate_of_a_client_gives_its_principal(listener: Listene
         writer.close()
 
 
+async def test_an_intermediate_ca_of_clients_does_not_admit_clients_of_its_root(
+    listener: Listener, tmp_path: Path
+) -> None:
+    root = Authority(tmp_path, "root")
+    intermediate = Authority(tmp_path, "intermediate", root)
+    listener.asks_for_certificates()
+    listener.settings = listener.settings.model_copy(update={"client_ca_file": str(intermediate.file)})
+    listener.certificates_only = True
+    async with listener.serving():
+        await listener.ask(intermediate.issue("client"))
+        assert listener.router.begun
+        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+            await listener.ask(root.issue("other"))
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [

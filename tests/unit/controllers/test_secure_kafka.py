@@ -134,10 +134,12 @@ def test_a_broker_mounts_its_key_in_memory_and_a_token_of_its_account() -> None:
 def test_certificates_of_clients_have_a_ca_that_brokers_do_not_trust_for_each_other() -> None:
     managed = fleet(access(**CLIENTS))
     properties, path = config_map.properties(managed), "/etc/firn/trust/secret-kafka-clients/tls.crt"
+    copy = "/etc/firn/keystore/clients.pem"
+    assert f'cp "{path}" "{copy}.new"' in config_map.start(managed)
     stores = {key: value for key, value in properties.items() if key.endswith("ssl.truststore.location")}
     assert stores == {
         "ssl.truststore.location": "/etc/firn/tls/ca.crt",
-        "listener.name.certificate.ssl.truststore.location": path,
+        "listener.name.certificate.ssl.truststore.location": copy,
     }
     spec = pod(managed)
     (volume,) = [each for each in spec["volumes"] if each.get("secret", {}).get("secretName") == "kafka-clients"]

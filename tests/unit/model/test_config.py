@@ -388,11 +388,11 @@ def test_only_diskless_brokers_get_their_secrets(tmp_path: Path) -> None:
         ),
         (
             _diskless(access={**CLIENTS, "certificate": {"secret": "clients"}}),
-            "profiles.waves.access.clientCa: ca.crt of Secret clients is the CA of the brokers; name a CA",
+            "profiles.waves.access.clientCa: ca.crt of Secret clients belongs to brokers; name a CA",
         ),
         (
             _diskless(access={**CLIENTS, "certificate": {"selfSigned": {}, "previous": {"secret": "clients"}}}),
-            "profiles.waves.access.clientCa: ca.crt of Secret clients is the CA of the brokers; name a CA",
+            "profiles.waves.access.clientCa: ca.crt of Secret clients belongs to brokers; name a CA",
         ),
         (_diskless(access={**CLIENTS, "certificate": {"secret": "waves-tls"}}), ""),
         (

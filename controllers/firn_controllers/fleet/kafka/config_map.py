@@ -5,7 +5,7 @@ from firn.model.errors import ExitCode
 from firn_controllers.fleet import builders, outside
 from firn_controllers.fleet.kafka import listeners, plain_clients
 from firn_controllers.fleet.kafka.layout import CONFIG_PATH, DATA_PATH, KafkaFleet
-from firn_controllers.fleet.kafka.listeners import KEYS_FILE, KEYSTORE, TLS_PATH, TOKEN_FILE, TOKENS_PATH
+from firn_controllers.fleet.kafka.listeners import CLIENTS_COPY, KEYS_FILE, KEYSTORE, TLS_PATH, TOKEN_FILE, TOKENS_PATH
 from firn_controllers.fleet.layout import EXTERNAL_PORT
 from firn_controllers.ports import Manifest
 
@@ -72,7 +72,7 @@ fi
 refresh() {{
   (umask 077; cat {TLS_PATH}/tls.key {TLS_PATH}/tls.crt > "$keystore.new")
   if cmp -s "$keystore.new" "$keystore"; then rm "$keystore.new"; else mv "$keystore.new" "$keystore"; fi
-}}
+@authority@}}
 refresh
 # Kafka reads the changed file when the operator asks for it. The loop ends with the broker, which keeps this process id.
 while sleep {KEYSTORE_SECONDS} && kill -0 $$ 2>/dev/null; do refresh || true; done &
@@ -103,6 +103,7 @@ def start(fleet: KafkaFleet) -> str:
     access = fleet.profile.access
     changes = {
         "tls": "" if access is None else _needs(access.client_ca) + _TLS,
+        "authority": "" if access is None or access.client_ca is None else _copied(access.client_ca),
         "listeners": ",".join(f"{each.name}://:{each.port}" for each in of_broker),
         "advertised": ",".join(f"{each.name}://$HOSTNAME.$FIRN_SERVICE:{each.port}" for each in of_broker),
         "controllers": ",".join(f"{each.name}://:{each.port}" for each in of_controller),
@@ -125,6 +126,16 @@ def _needs(clients: Authority | None) -> str:
   echo "access.clientCa of the profile." >&2
   exit {ExitCode.CONFIGURATION.value}
 fi
+"""
+
+
+def _copied(clients: Authority) -> str:
+    """Return a part of the script that copies the CA of clients. Kafka stops the reload of all other certificates if it cannot
+    read one of its files, so the copy is replaced by another certificate only."""
+    return f"""  if grep -q "BEGIN CERTIFICATE" "{clients.path}" 2>/dev/null && ! cmp -s "{clients.path}" "{CLIENTS_COPY}"; then
+    cp "{clients.path}" "{CLIENTS_COPY}.new"
+    mv "{CLIENTS_COPY}.new" "{CLIENTS_COPY}"
+  fi
 """
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firn.model import names
-from firn.model.config import Access, Authority
+from firn.model.config import Access
 from firn_controllers.cache.addresses import CERTIFICATE_PORT, CLIENT_PORT, SECURE_PORT
 from firn_controllers.fleet.access import issuer
 from firn_controllers.fleet.kafka.layout import CONTROLLER_PORT, QUORUM_PORT, KafkaFleet, Stage
@@ -19,6 +19,8 @@ TLS_PATH = "/etc/firn/tls"
 KEYSTORE_PATH = "/etc/firn/keystore"
 """Directory in memory with the key and the certificate in one file, as Kafka reads them."""
 KEYSTORE = f"{KEYSTORE_PATH}/keystore.pem"
+CLIENTS_COPY = f"{KEYSTORE_PATH}/clients.pem"
+"""A copy of the CA of clients."""
 TOKENS_PATH = "/etc/firn/tokens"
 """Directory with a token of the brokers' ServiceAccount, and the keys that verify tokens."""
 KEYS_FILE = "jwks.json"
@@ -86,7 +88,7 @@ def properties(fleet: KafkaFleet) -> dict[str, str]:
             scram = listener.name != "QUORUM" and "ScramSha512" in access.authentication
             found |= _sasl(listener, scram=scram)
         elif access.client_ca is not None and listener.protocol == "SSL":
-            found |= _certificates(listener, access.client_ca, access.principal_rules)
+            found |= _certificates(listener, access.principal_rules)
     return found
 
 
@@ -112,13 +114,13 @@ def _rights(fleet: KafkaFleet, access: Access) -> dict[str, str]:
     }
 
 
-def _certificates(listener: Listener, clients: Authority, rules: Sequence[str]) -> dict[str, str]:
-    """Return the configs of a listener for certificates of the CA ``clients``. Brokers and controllers do not trust this CA."""
+def _certificates(listener: Listener, rules: Sequence[str]) -> dict[str, str]:
+    """Return the configs of a listener for certificates of the CA of clients. Brokers and controllers do not trust this CA."""
     prefix = f"listener.name.{listener.name.lower()}.ssl"
     return {
         f"{prefix}.client.auth": "required",
         f"{prefix}.principal.mapping.rules": ",".join(rules),
-        f"{prefix}.truststore.location": clients.path,
+        f"{prefix}.truststore.location": CLIENTS_COPY,
         f"{prefix}.truststore.type": "PEM",
     }
 
