@@ -159,8 +159,8 @@ MAINTENANCE_BEHIND = Gauge(
 )
 UNMERGED_SECONDS = Gauge(
     "firn_broker_unmerged_seconds",
-    "Seconds for which the oldest object has waited for a merge since upkeep.mergeSeconds after its commit. Twice"
-    " upkeep.mergeSeconds is normal",
+    "Seconds for which the oldest unmerged object has been due. Objects are due upkeep.mergeSeconds after their commit. As many"
+    " seconds more are normal, and an hour more for a single object",
 )
 DEAD_OBJECTS = Gauge("firn_broker_dead_objects", "Objects without batch ranges that are not deleted yet")
 DEAD_OBJECTS_AGE = Gauge(

@@ -276,7 +276,10 @@ class MergeStore(Protocol):
 
     async def rows(self, keys: Sequence[str], after: SourceRow | None, limit: int) -> Sequence[SourceRow]:
         """Return up to ``limit`` rows of batch ranges in these objects, by partition and offset, from the one behind ``after``
-        on, without those of deleted topics and those below the log start."""
+        on.
+
+        Rows of deleted topics and below the log start are left out.
+        """
         ...
 
     async def unfinished(self, lease: NodeLease) -> Sequence[str]:

@@ -291,18 +291,23 @@ def _bytes(ranges: Sequence[BatchRange]) -> int:
 
 def batch_ranges(key: str, batches: Sequence[memoryview], positions: Sequence[int]) -> list[BatchRange]:
     """Return the batch ranges of a compacted object: consecutive batches, joined up to `RANGE_BYTES`."""
-    joined: list[BatchRange] = []
+    found = []
     for batch, position in zip(batches, positions, strict=True):
         ((_, size, offsets),) = record_batch.walk(batch)
         base = int.from_bytes(batch[:8], "big")
-        batch_range = BatchRange(
-            base, base + offsets - 1, WalRange(key, position, size), record_batch.header(batch)[0], -1
-        )
-        if joined and joined[-1].place.length + size <= RANGE_BYTES:
-            last = joined.pop()
-            batch_range = BatchRange(
-                last.base_offset, batch_range.last_offset, WalRange(key, last.place.position, last.place.length + size),
-                max(last.max_timestamp, batch_range.max_timestamp), -1,
-            )  # fmt: skip
-        joined.append(batch_range)
-    return joined
+        place = WalRange(key, position, size)
+        found.append(BatchRange(base, base + offsets - 1, place, record_batch.header(batch)[0], -1))
+    return joined([], found)
+
+
+def joined(before: list[BatchRange], ranges: Sequence[BatchRange]) -> list[BatchRange]:
+    """Add ranges that follow one another in an object to ``before``, joined up to `RANGE_BYTES`."""
+    for each in ranges:
+        if before and before[-1].place.length + each.place.length <= RANGE_BYTES:
+            last = before.pop()
+            place = last.place._replace(length=last.place.length + each.place.length)
+            newest = max(last.max_timestamp, each.max_timestamp)
+            before.append(BatchRange(last.base_offset, each.last_offset, place, newest, -1))
+        else:
+            before.append(each)
+    return before

@@ -5,11 +5,11 @@ A merge gives batches their offsets. So each batch shows where it was in the log
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from graphlib import CycleError, TopologicalSorter
+from hashlib import blake2b
 from itertools import pairwise
 from typing import NamedTuple
 from uuid import UUID
 
-from firn.model.errors import CorruptDataError
 from firn.records import record_batch
 from firn_broker.log_types import Partition
 from firn_broker.maintenance.commit_order import Written
@@ -17,28 +17,28 @@ from firn_broker.ports import ObjectStore
 from firn_broker.storage import wal
 from firn_broker.storage.wal import IndexedBatch
 
+_BASE_TIME = slice(27, 35)
+_PRODUCER = slice(43, None)
+"""Places in a batch that no step of a broker changes, except that the greatest timestamp may become the append time."""
+
+
+def content(data: memoryview) -> bytes:
+    """Return a digest of what makes two copies of a batch equal, also if one of them has its append time."""
+    digest = blake2b(data[_BASE_TIME], digest_size=16)
+    digest.update(data[_PRODUCER])
+    return digest.digest()
+
 
 class MergedBatch(NamedTuple):
-    """A batch of a merged object."""
+    """A batch of a merged object, without its data."""
 
     indexed: IndexedBatch
-    data: memoryview
-
-    @property
-    def base_offset(self) -> int:
-        """Return the first offset."""
-        return int.from_bytes(self.data[:8], "big")
-
-    @property
-    def last_offset(self) -> int:
-        """Return the last offset."""
-        ((_, _, offsets),) = record_batch.walk(self.data)
-        return self.base_offset + offsets - 1
-
-    @property
-    def content(self) -> bytes:
-        """Return what no step of a broker changes: the records."""
-        return bytes(self.data[record_batch.HEADER :])
+    base_offset: int
+    last_offset: int
+    newest: int
+    """The greatest timestamp."""
+    content: bytes
+    """The digest that `content` returns."""
 
 
 class MergedObject(NamedTuple):
@@ -48,86 +48,86 @@ class MergedObject(NamedTuple):
     size: int
     writer: tuple[int, int]
     batches: Sequence[MergedBatch]
-
-
-def merged_copy_id(key: str) -> UUID:
-    """Return the id of the object that takes the lost batches of a merged one: the same for a repeated recovery."""
-    return UUID(int=wal.id_of(key.removesuffix(wal.MERGED)).int + 1)
+    damaged: bool
+    """True if the object has other batches too, which cannot be read."""
 
 
 async def read_merged(objects: ObjectStore, key: str) -> MergedObject:
     """Read a merged object. Raises CorruptDataError, KeyError, UnavailableError."""
     size = await objects.size(key)
     index = await wal.read_batches(objects, key, size)
-    spans = [(0, wal.HEAD), *((batch.position, batch.position + batch.length) for batch in index)]
-    head, *contents = await objects.get_ranges(key, spans)
-    if not all(map(record_batch.intact, contents)):
-        raise CorruptDataError(f"the merged object {key} is damaged")
-    return MergedObject(key, size, wal.writer(head), [MergedBatch(*pair) for pair in zip(index, contents, strict=True)])
+    (data,) = await objects.get_ranges(key, [(0, size)])
+    batches = []
+    for indexed in index:
+        batch = data[indexed.position : indexed.position + indexed.length]
+        if record_batch.intact(batch):
+            ((_, _, offsets),) = record_batch.walk(batch)
+            base = int.from_bytes(batch[:8], "big")
+            batches.append(
+                MergedBatch(indexed, base, base + offsets - 1, record_batch.header(batch)[0], content(batch))
+            )
+    return MergedObject(key, size, wal.writer(data[: wal.HEAD]), batches, len(batches) < len(index))
 
 
 class LostBatches:
-    """Batches of merged objects that the log does not have."""
+    """Batches of merged objects that the log does not have. Only their places are in memory."""
 
     def __init__(self) -> None:
         self._lost: defaultdict[str, list[MergedBatch]] = defaultdict(list)
-        self._objects: dict[str, MergedObject] = {}
+        self._writers: dict[str, tuple[int, int]] = {}
         self._known: set[tuple[Partition, int, bytes]] = set()
         self._contents: Counter[tuple[Partition, bytes]] = Counter()
         self._sizes: set[tuple[Partition, int]] = set()
+        self.greatest_producer = -1
 
     def add(self, merged: MergedObject, batches: Sequence[MergedBatch]) -> None:
         """Add lost batches of an object, without those of another object that has them too."""
         for batch in batches:
-            partition, content = batch.indexed.partition, batch.content
-            identity = partition, batch.base_offset, content
+            partition = batch.indexed.partition
+            identity = partition, batch.base_offset, batch.content
             if identity not in self._known:
                 self._known.add(identity)
-                self._contents[partition, content] += 1
+                self._contents[partition, batch.content] += 1
                 self._sizes.add((partition, batch.indexed.length))
                 self._lost[merged.key].append(batch)
-                self._objects[merged.key] = merged
+                self._writers[merged.key] = merged.writer
+                self.greatest_producer = max(self.greatest_producer, batch.indexed.producer_id)
 
     async def has(self, objects: ObjectStore, key: str, batch: IndexedBatch) -> bool:
-        """Return whether these batches have one with the same records as a batch of another object, once for each."""
+        """Return whether these batches have one that equals a batch of another object, once for each."""
         if (batch.partition, batch.length) not in self._sizes:
             return False
-        start = batch.position + record_batch.HEADER
-        (data,) = await objects.get_ranges(key, [(start, batch.position + batch.length)])
-        content = batch.partition, bytes(data)
-        if self._contents[content] <= 0:
+        (data,) = await objects.get_ranges(key, [(batch.position, batch.position + batch.length)])
+        found = batch.partition, content(data)
+        if self._contents[found] <= 0:
             return False
-        self._contents[content] -= 1
+        self._contents[found] -= 1
         return True
 
     async def copies(self, objects: ObjectStore) -> AsyncIterator[Written]:
         """Upload an object with the lost batches of each object, in the order of their offsets."""
-        for merged in self._ordered():
-            segments: defaultdict[Partition, list[MergedBatch]] = defaultdict(list)
-            for batch in self._lost[merged.key]:
-                segments[batch.indexed.partition].append(batch)
-            data, positions = wal.assemble(
-                merged_copy_id(merged.key),
-                *merged.writer,
-                [
-                    (partition, [record_batch.rewritten(batch.data) for batch in batches])
-                    for partition, batches in sorted(segments.items())
-                ],
-            )
-            key = wal.key(merged_copy_id(merged.key))
-            await objects.put(key, data)
-            ordered = [batch for _, batches in sorted(segments.items()) for batch in batches]
+        for key in self._ordered():
+            batches = sorted(self._lost[key], key=lambda batch: (batch.indexed.partition, batch.base_offset))
+            spans = [(each.indexed.position, each.indexed.position + each.indexed.length) for each in batches]
+            segments: defaultdict[Partition, list[record_batch.Batch]] = defaultdict(list)
+            for batch, data in zip(batches, await objects.get_ranges(key, spans), strict=True):
+                segments[batch.indexed.partition].append(record_batch.rewritten(data))
+            id = _copy_id(key, batches)
+            data, positions = wal.assemble(id, *self._writers[key], list(segments.items()))
+            copy = wal.recovered_key(id)
+            await objects.put(copy, data)
             placed = [
                 IndexedBatch(
                     batch.indexed.partition, position, batch.indexed.length, batch.indexed.records,
                     batch.indexed.max_timestamp, batch.indexed.producer_id, batch.indexed.producer_epoch,
                     batch.indexed.base_sequence,
                 )
-                for batch, position in zip(ordered, positions, strict=True)
+                for batch, position in zip(batches, positions, strict=True)
             ]  # fmt: skip
-            yield Written(*merged.writer, merged_copy_id(merged.key), key, len(data), placed)
+            yield Written(*self._writers[key], id, copy, len(data), placed)
 
-    def _ordered(self) -> Sequence[MergedObject]:
+    def _ordered(self) -> Sequence[str]:
+        """Return the objects in the order of the offsets of each partition."""
         by_partition: defaultdict[Partition, list[tuple[int, str]]] = defaultdict(list)
         sorter = TopologicalSorter[str](dict.fromkeys(self._lost, ()))
         for key, batches in self._lost.items():
@@ -138,6 +138,14 @@ class LostBatches:
                 if first != second:
                     sorter.add(second, first)
         try:
-            return [self._objects[key] for key in sorter.static_order()]
+            return list(sorter.static_order())
         except CycleError:
-            return [self._objects[key] for key in sorted(self._lost)]
+            return sorted(self._lost)
+
+
+def _copy_id(key: str, batches: Sequence[MergedBatch]) -> UUID:
+    """Return the id of a copy: the same one for the same batches, so that a repeated recovery finds its commit."""
+    digest = blake2b(key.encode(), digest_size=16)
+    for batch in batches:
+        digest.update(b"%d %d " % (batch.indexed.position, batch.base_offset))
+    return UUID(bytes=digest.digest())

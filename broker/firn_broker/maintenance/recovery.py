@@ -36,11 +36,12 @@ from firn_broker.log_types import (
     Rewrite,
     Swap,
     Topic,
+    WalRange,
 )
 from firn_broker.maintenance import uncommitted
 from firn_broker.maintenance.commit_order import Written, commit_order
-from firn_broker.maintenance.compaction import batch_ranges
-from firn_broker.maintenance.merged_objects import LostBatches, MergedBatch, MergedObject, merged_copy_id, read_merged
+from firn_broker.maintenance.compaction import batch_ranges, joined
+from firn_broker.maintenance.merged_objects import LostBatches, MergedBatch, MergedObject, content, read_merged
 from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.storage import wal
 from firn_broker.topics.configs import TopicConfigs
@@ -134,20 +135,28 @@ class _Recovery:
         self._topics = {topic.id: topic for topic in loaded.topics} if loaded is not None else {}
         # A recovery that did not end left copies of records that the objects still have.
         copies = {_copy_key(item) for item in found}
-        copies |= {wal.key(merged_copy_id(key)) for key in keys if key.endswith(wal.MERGED)}
         lease = await self._store.nodes.join(NodeAddress("", 0), TTL_MS)
         try:
             await self._find_committed(lease, found)
-            await self._store.nodes.raise_counter(PRODUCERS, _greatest_producer(found) + 1)
-            await self._store.log.adopt(lease, self._result.kept)
             # A later compaction or merge has all records of an earlier one.
-            for key in sorted(filter(wal.is_copy, keys), key=_time, reverse=True):
-                await self._store.nodes.renew(lease, TTL_MS)
-                await self._replace_or_keep(lease, key, missing)
+            copied = sorted(filter(_restorable, keys), key=_time, reverse=True)
+            restorable = [merged for key in copied if (merged := await self._examine(lease, key, missing)) is not None]
+            greatest = max(_greatest_producer(found), min(self._lost.greatest_producer, MOST_PRODUCERS))
+            await self._store.nodes.raise_counter(PRODUCERS, greatest + 1)
+            await self._store.log.adopt(lease, self._result.kept)
+            # Before the objects take a place: a recovery that ends early finds the batches again.
             async for item in self._lost.copies(self._objects):
                 await self._store.nodes.renew(lease, TTL_MS)
                 await self._store.log.adopt(lease, [item.key])
-                await self._commit(lease, item, lost=True)
+                if not await self._has_commit(item.key):
+                    await self._commit(lease, item, lost=True)
+            for key, swaps, size in restorable:
+                await self._store.nodes.renew(lease, TTL_MS)
+                if any(await self._store.log.rewrite(Rewrite(lease, key, size, swaps))):
+                    self._result.compacted.append(key)
+            for key in (key for key in copied if not key.endswith(wal.MERGED)):
+                await self._store.nodes.renew(lease, TTL_MS)
+                await self._replace_or_keep(lease, key, missing)
             for item in commit_order([item for item in found if item.key not in copies]):
                 await self._store.nodes.renew(lease, TTL_MS)
                 await self._commit(lease, item)
@@ -233,33 +242,46 @@ class _Recovery:
             return identity in self._committed
         return not lost and await self._lost.has(self._objects, key, batch)
 
+    async def _has_commit(self, key: str) -> bool:
+        listed = await self._store.retention.list_objects(key, f"{key}0")
+        return listed.get(key, (-1, 0))[0] >= 0
+
     async def _replace_or_keep(self, lease: NodeLease, key: str, missing: frozenset[str]) -> None:
-        """Let a compacted or merged object take the place of missing ones. Keep a compacted one that does not: it may have the
-        only copy of records that it read after the backup."""
+        """Let a compacted object take the place of missing ones, or keep it: it may have the only copy of records that
+        it read after the backup."""
         await self._store.log.adopt(lease, [key])
-        merged = key.endswith(wal.MERGED)
         try:
-            if merged:
-                replaced = await self._restore(lease, await read_merged(self._objects, key), missing)
-            else:
-                replaced = bool(missing) and await self._replace(lease, key, missing)
+            replaced = bool(missing) and await self._replace(lease, key, missing)
         except KeyError:
             self._result.skipped.append(key)
             return
         except CorruptDataError:
             self._result.skipped.append(key)
-            self._result.kept.append(key)
-            return
-        if replaced:
-            self._result.compacted.append(key)
-        elif not merged:
-            self._result.kept.append(key)
+            replaced = False
+        (self._result.compacted if replaced else self._result.kept).append(key)
 
-    async def _restore(self, lease: NodeLease, merged: MergedObject, missing: frozenset[str]) -> bool:
-        """Let a merged object take the place of missing ones, and note the batches that the log lost.
-
-        Return whether it took a place. Raises KeyError, UnavailableError."""
+    async def _examine(
+        self, lease: NodeLease, key: str, missing: frozenset[str]
+    ) -> tuple[str, Sequence[Swap], int] | None:
+        """Note the batches of a merged object that the log lost. Return its key, its size, and the swaps with which it takes the
+        place of missing objects; None if there are none."""
+        if not key.endswith(wal.MERGED):
+            return None
+        await self._store.nodes.renew(lease, TTL_MS)
+        await self._store.log.adopt(lease, [key])
+        try:
+            merged = await read_merged(self._objects, key)
+        except KeyError:
+            self._result.skipped.append(key)
+            return None
+        except CorruptDataError:
+            self._result.skipped.append(key)
+            self._result.kept.append(key)
+            return None
+        if merged.damaged:
+            self._result.skipped.append(key)
         swaps: list[Swap] = []
+        uncovered = merged.damaged
         for partition, group in groupby(merged.batches, key=lambda batch: batch.indexed.partition):
             by_offset = {batch.base_offset: batch for batch in group}
             (state,) = await self._store.log.states([partition])
@@ -268,24 +290,38 @@ class _Recovery:
             inside = [batch for offset, batch in by_offset.items() if offset < end and batch.last_offset >= start]
             if inside:
                 for old in await self._ranges(partition, inside[0].base_offset, inside[-1].last_offset):
-                    if old.place.key in missing:
-                        swaps += _swap(merged, partition, old, by_offset)
+                    if wal.horizon(old.place.key) is not None:
+                        # Compaction removed or replaced some of these records.
+                        continue
+                    if (
+                        old.place.key not in missing
+                        and (differing := await self._differing(old, by_offset)) is not None
+                    ):
+                        lost |= differing
+                    elif (swap := _swap(merged, partition, old, by_offset)) is not None:
+                        _extend(swaps, swap)
                     else:
-                        lost |= await self._differing(old, by_offset)
+                        uncovered = True
             self._lost.add(merged, [by_offset[offset] for offset in sorted(lost)])
-        if not swaps:
-            return False
-        return any(await self._store.log.rewrite(Rewrite(lease, merged.key, merged.size, swaps)))
+        if uncovered and not swaps:
+            self._result.kept.append(key)
+        return (key, swaps, merged.size) if swaps else None
 
-    async def _differing(self, old: BatchRange, by_offset: Mapping[int, MergedBatch]) -> set[int]:
-        """Return the offsets of batches that are others in the log. Raises KeyError, UnavailableError."""
+    async def _differing(self, old: BatchRange, by_offset: Mapping[int, MergedBatch]) -> set[int] | None:
+        """Return the offsets of batches that are others in the log; None if the object of the log is gone or damaged. Raises
+        UnavailableError."""
         place, differing, offset = old.place, set[int](), old.base_offset
-        (data,) = await self._objects.get_ranges(place.key, [(place.position, place.position + place.length)])
-        for start, size, offsets in record_batch.walk(data):
-            batch = by_offset.get(offset)
-            if batch is not None and batch.content != data[start + record_batch.HEADER : start + size]:
-                differing.add(offset)
-            offset += offsets
+        try:
+            if await self._objects.size(place.key) < place.position + place.length:
+                return None
+            (data,) = await self._objects.get_ranges(place.key, [(place.position, place.position + place.length)])
+            for start, size, offsets in record_batch.walk(data):
+                batch = by_offset.get(offset)
+                if batch is not None and batch.content != content(data[start : start + size]):
+                    differing.add(offset)
+                offset += offsets
+        except (KeyError, ValueError):
+            return None
         return differing
 
     async def _replace(self, lease: NodeLease, key: str, missing: frozenset[str]) -> bool:
@@ -355,20 +391,35 @@ def _greatest_producer(found: Sequence[Written]) -> int:
     return max((min(batch.producer_id, MOST_PRODUCERS) for item in found for batch in item.batches), default=-1)
 
 
+def _restorable(key: str) -> bool:
+    return wal.is_copy(key) and not key.endswith(wal.RECOVERED)
+
+
 def _swap(
     merged: MergedObject, partition: Partition, old: BatchRange, by_offset: Mapping[int, MergedBatch]
-) -> Sequence[Swap]:
-    """Return the swap of a range for the batches of a merged object with the same offsets; nothing if it lacks some."""
-    batches, offset = list[MergedBatch](), old.base_offset
+) -> Swap | None:
+    """Return the swap of a range for the batches of a merged object with the same offsets; None if it lacks some."""
+    ranges, offset = list[BatchRange](), old.base_offset
     while offset <= old.last_offset:
-        if offset not in by_offset:
-            return ()
-        batches.append(by_offset[offset])
-        offset = batches[-1].last_offset + 1
-    if offset != old.last_offset + 1:
-        return ()
-    new = batch_ranges(merged.key, [batch.data for batch in batches], [batch.indexed.position for batch in batches])
-    return [Swap(partition, [old], new)]
+        if (batch := by_offset.get(offset)) is None:
+            return None
+        place = WalRange(merged.key, batch.indexed.position, batch.indexed.length)
+        ranges.append(BatchRange(batch.base_offset, batch.last_offset, place, batch.newest, -1))
+        offset = batch.last_offset + 1
+    return Swap(partition, [old], joined([], ranges)) if offset == old.last_offset + 1 else None
+
+
+def _extend(swaps: list[Swap], swap: Swap) -> None:
+    """Join a swap to the last one if it follows."""
+    if swaps and swaps[-1].partition == swap.partition and swaps[-1].old[-1].last_offset + 1 == swap.old[0].base_offset:
+        last = swaps.pop()
+        new = joined(list(last.new), swap.new) if _adjacent(last.new[-1], swap.new[0]) else [*last.new, *swap.new]
+        swap = Swap(swap.partition, [*last.old, *swap.old], new)
+    swaps.append(swap)
+
+
+def _adjacent(first: BatchRange, second: BatchRange) -> bool:
+    return first.place.position + first.place.length == second.place.position
 
 
 def _time(key: str) -> str:

@@ -163,9 +163,13 @@ class Maintenance:
         clock = asyncio.get_running_loop().time
         end = clock() + self._settings.interval_seconds
         unused = []
+        keep_ms = int(self._settings.uncommitted_seconds * 1000)
         for key in await self._retention_store.stale_reservations(age, self._settings.round_runs):
             batches = await self._batches(key)
-            if batches is not None and not batches:
+            if key.endswith(wal.MERGED):
+                # Its sources have the records, unless the coordinator comes from a backup. Then a recovery needs the object.
+                await self._retention_store.withdraw_reservations([key], keep_ms)
+            elif batches is not None and not batches:
                 unused.append(key)
             elif batches is not None and all(await self._retention_store.contains(key, batches)):
                 await self._accept(key)

@@ -5,7 +5,7 @@ up to `ROW_BYTES`, so that the coordinator has few rows. Readers get the ranges,
 need. A version of the program that does not know ``parts`` takes such a row for one large range."""
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from firn_broker.log_types import MAX_TIMESTAMP, ROW_BYTES, BatchRange, Lookup, WalRange
@@ -21,14 +21,21 @@ RangeRow = tuple[int, int, int, int, int, int, bytes | None]
 
 def ranges_of_row(row: Sequence[Any]) -> list[BatchRange]:
     """Convert a row of `RANGE_COLUMNS`."""
+    return list(_ranges_from(row, 0))
+
+
+def _ranges_from(row: Sequence[Any], offset: int) -> Iterator[BatchRange]:
+    """Yield the ranges of a row that end at ``offset`` or later."""
     base, last, key, position, length, newest, append_ms, parts = row
     if parts is None:
-        return [BatchRange(base, last, WalRange(key, position, length), newest, append_ms)]
-    ranges, start = [], base
+        if last >= offset:
+            yield BatchRange(base, last, WalRange(key, position, length), newest, append_ms)
+        return
+    start = base
     for delta, size, timestamp in _PART.iter_unpack(parts):
-        ranges.append(BatchRange(start, base + delta, WalRange(key, position, size), timestamp, append_ms))
+        if base + delta >= offset:
+            yield BatchRange(start, base + delta, WalRange(key, position, size), timestamp, append_ms)
         start, position = base + delta + 1, position + size
-    return ranges
 
 
 def wanted_ranges(rows: Iterable[Sequence[Any]], lookup: Lookup, limit: int) -> list[BatchRange]:
@@ -36,9 +43,7 @@ def wanted_ranges(rows: Iterable[Sequence[Any]], lookup: Lookup, limit: int) -> 
     ranges: list[BatchRange] = []
     budget = lookup.max_bytes
     for row in rows:
-        for found in ranges_of_row(row):
-            if found.last_offset < lookup.offset:
-                continue
+        for found in _ranges_from(row, lookup.offset):
             ranges.append(found)
             budget -= found.place.length
             if budget <= 0 or len(ranges) >= limit:
@@ -49,7 +54,7 @@ def wanted_ranges(rows: Iterable[Sequence[Any]], lookup: Lookup, limit: int) -> 
 def range_at(row: Sequence[Any], timestamp: int, start: int) -> BatchRange | None:
     """Return the first range of a row that ends at offset ``start`` or later and has a record of ``timestamp`` or later.
     With `MAX_TIMESTAMP`, return the one with the greatest timestamp. Return None if there is none."""
-    ranges = [found for found in ranges_of_row(row) if found.last_offset >= start]
+    ranges = list(_ranges_from(row, start))
     if timestamp == MAX_TIMESTAMP:
         return max(ranges, key=lambda found: found.max_timestamp, default=None)
     return next((found for found in ranges if found.max_timestamp >= timestamp), None)

@@ -33,6 +33,8 @@ VERSION = 1
 PREFIX = "wal/"
 MERGED = ".merged"
 """End of the key of a merged object."""
+RECOVERED = ".recovered"
+"""End of the key of an object that a recovery made."""
 _HEAD = struct.Struct(">IHHII16s")
 _COUNT = struct.Struct(">I")
 _SEGMENT = struct.Struct(">16siQIIII")
@@ -94,9 +96,14 @@ def merged_key(id: UUID) -> str:
     return f"{key(id)}{MERGED}"
 
 
+def recovered_key(id: UUID) -> str:
+    """Return the key of an object with batches of a merged object that a recovery commits."""
+    return f"{key(id)}{RECOVERED}"
+
+
 def is_copy(key: str) -> bool:
     """Return whether an object has only records of committed objects, by its key."""
-    return key.endswith(MERGED) or horizon(key) is not None
+    return key.endswith((MERGED, RECOVERED)) or horizon(key) is not None
 
 
 def assemble(
@@ -122,21 +129,58 @@ def room(body: int, partitions: int) -> int:
     return HEAD + _COUNT.size + partitions * _SEGMENT.size + body // record_batch.HEADER * _BATCH.size + TAIL
 
 
-def seal(
-    memory: memoryview, id: UUID, node: int, epoch: int, segments: Sequence[tuple[Partition, Sequence[Batch]]]
-) -> memoryview:
+class Index:
+    """The index of an object whose batches follow one another from the end of the head on."""
+
+    def __init__(self) -> None:
+        self._segments: list[tuple[Partition, int, int, int, int, bytearray]] = []
+        """Partition, position, batches, records, checksum and entries."""
+        self.end = HEAD
+        """The position behind the last batch."""
+
+    def begin(self, partition: Partition) -> None:
+        """Begin the segment of a partition. Partitions come in order."""
+        self._segments.append((partition, self.end, 0, 0, 0, bytearray()))
+
+    def add(self, batches: Sequence[memoryview]) -> None:
+        """Add the next batches of the segment. Their data is not kept."""
+        partition, start, count, records, checksum, entries = self._segments.pop()
+        for data in batches:
+            batch = record_batch.rewritten(data)
+            entries += _entry(self.end - start, batch)
+            checksum = crc32c(data, checksum)
+            records += batch.records
+            self.end += len(data)
+        self._segments.append((partition, start, count + len(batches), records, checksum, entries))
+
+    def pieces(self) -> list[bytes]:
+        """Return the bytes of the index."""
+        found: list[bytes] = [_COUNT.pack(len(self._segments))]
+        ends = [start for _, start, *_ in self._segments[1:]] + [self.end]
+        for (partition, start, count, records, checksum, entries), end in zip(self._segments, ends, strict=True):
+            found.append(
+                _SEGMENT.pack(partition.topic.bytes, partition.index, start, end - start, count, records, checksum)
+            )
+            found.append(bytes(entries))
+        return found
+
+
+def seal(memory: memoryview, id: UUID, node: int, epoch: int, index: Index) -> memoryview:
     """Complete an object of which ``memory`` has the batches, behind the place of the head: add head, index and tail, and
-    return its bytes. ``memory`` comes from `uncleared_pages` and has `room` for them. ``segments`` are as for `assemble`."""
-    index = [_COUNT.pack(len(segments))]
-    position = HEAD
-    for partition, batches in segments:
-        position = _add_segment(index, [], partition, position, batches)
+    return its bytes. ``memory`` comes from `uncleared_pages` and has `room` for them."""
     _copy(memory, 0, [_HEAD.pack(MAGIC, VERSION, 0, node, epoch, id.bytes)])
-    size = _copy(memory, position, _end(position, index))
+    size = _copy(memory, index.end, _end(index.end, index.pieces()))
     # Otherwise a file could contain for a moment what was in memory before.
     padding = memory[size : size + -size % PAGE]
     padding[:] = bytes(len(padding))
     return memory[:size]
+
+
+def _entry(position: int, batch: Batch) -> bytes:
+    return _BATCH.pack(
+        position, len(batch.data), batch.records, batch.max_timestamp, batch.producer_id, batch.producer_epoch,
+        batch.base_sequence,
+    )  # fmt: skip
 
 
 def _add_segment(
@@ -149,12 +193,7 @@ def _add_segment(
         positions.append(position)
         size = len(batch.data)
         checksum = crc32c(batch.data, checksum)
-        entries.append(
-            _BATCH.pack(
-                position - start, size, batch.records, batch.max_timestamp, batch.producer_id, batch.producer_epoch,
-                batch.base_sequence,
-            )
-        )  # fmt: skip
+        entries.append(_entry(position - start, batch))
         position += size
         records += batch.records
     index.append(

@@ -1,5 +1,6 @@
-"""Compare a diskless broker that merges objects with one that does not: rows and objects per GB, the time of a publish, and a
-consumer that reads the history of many partitions.
+"""Compare a diskless broker that merges objects with one that does not.
+
+The figures are rows and objects per GB, the time of a publish, and the rate of a consumer that reads many partitions.
 
 Each broker is one of a fleet, with an S3 server and PostgreSQL. A producer writes to a thousand partitions in turn, and another one to
 a few. Objects are merged 20 s after their commit, so that merges run beside the load. Afterwards the benchmark waits for all merges,

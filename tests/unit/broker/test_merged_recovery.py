@@ -1,19 +1,30 @@
 """Recoveries after merges: the coordinator comes from a backup, and the small objects are deleted."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from firn.model.errors import UnavailableError
 from firn_broker.log_types import NodeAddress, Topic
-from firn_broker.maintenance import fsck, recovery
+from firn_broker.maintenance import compaction, fsck, recovery
 from firn_broker.maintenance.recovery import Recovered
 from firn_broker.topics.configs import TopicConfigs
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import raw
+from tests.unit.broker.test_compaction import fill as fill_keys
+from tests.unit.broker.test_compaction import read as read_keys
 from tests.unit.broker.test_merging import MERGES, fill, objects, read
 from tests.unit.broker.test_whole_brokers import produce
 from tests.unit.broker.whole import Asked, Shared, broker, create
+
+
+@pytest.fixture(autouse=True)
+def short_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of merged objects have several ranges."""
+    monkeypatch.setattr(compaction, "RANGE_BYTES", 400)
+
 
 LONG_GRACE: dict[str, Any] = {"upkeep": {**MERGES["upkeep"], "grace_seconds": 100_000}}
 PARTITIONS = 3
@@ -129,6 +140,78 @@ def test_records_that_took_the_offsets_of_lost_ones_stay() -> None:
             for now, first, second in zip(await contents(third), before, lost, strict=True):
                 assert now.startswith(first)
                 assert len(now) == len(first) + len(second)
+
+    run(story())
+
+
+def test_equal_records_that_were_sent_later_are_no_copies() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **MERGES) as asked:
+            await create(asked, "t", partitions=PARTITIONS, retention_ms="-1")
+            earlier = backup(shared)
+            for number in range(4):
+                await produce(asked, "t", 0, raw(1, body=b"ping-ping", time=1000 + number))
+                await asyncio.sleep(0.3)
+            await asyncio.sleep(150)
+            for number in range(4):
+                await produce(asked, "t", 0, raw(1, body=b"ping-ping", time=2000 + number))
+                await asyncio.sleep(0.3)
+            before = await contents(asked)
+        done = await recovered(shared, earlier)
+        assert (done.records, done.duplicates) == (8, 0), done
+        async with broker(shared, 2, **MERGES) as other:
+            assert await contents(other) == before
+
+    run(story())
+
+
+def test_a_recovery_that_ends_early_loses_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **MERGES) as asked:
+            await create(asked, "t", partitions=PARTITIONS, retention_ms="-1")
+            await fill(asked, PARTITIONS, 4)
+            earlier = backup(shared)
+            await fill(asked, PARTITIONS, 4)
+            await asyncio.sleep(150)
+            before = await contents(asked)
+        for call in ("reserve", "adopt", "commit", "rewrite"):
+            true, left = getattr(shared.store.log, call), [2]
+
+            async def broken(*values: Any, true: Any = true, left: list[int] = left) -> Any:
+                left[0] -= 1
+                if not left[0]:
+                    raise UnavailableError("the coordinator ended")
+                return await true(*values)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(shared.store.log, call, broken)
+                with suppress(UnavailableError):
+                    await recovered(shared, earlier, ends_early=True)
+            await recovered(shared, backup(shared))
+            async with broker(shared, 2, **LONG_GRACE) as other:
+                assert await contents(other) == before, call
+            await asyncio.sleep(60)
+
+    run(story())
+
+
+def test_values_of_compacted_topics_do_not_come_back() -> None:
+    async def story() -> None:
+        shared = Shared()
+        upkeep = {**MERGES["upkeep"], "grace_seconds": 100_000, "interval_seconds": 40}
+        async with broker(shared, upkeep=upkeep) as asked:
+            await create(asked, "t", cleanup_policy="compact", min_compaction_lag_ms="60000")
+            await fill_keys(asked)
+            await asyncio.sleep(300)
+            records = await read_keys(asked)
+            assert any(key.endswith(".merged") for key in shared.objects.objects)
+        # The coordinator does not know the merged objects any more, which compaction has replaced.
+        shared.store.database.connection.execute("DELETE FROM wal WHERE state=2 AND key LIKE '%.merged'")
+        await recovered(shared, backup(shared))
+        async with broker(shared, 2, upkeep=upkeep) as other:
+            assert await read_keys(other) == records
 
     run(story())
 

@@ -20,7 +20,7 @@ from firn_broker.log_types import (
     SourceRow,
     WalRange,
 )
-from firn_broker.maintenance import fsck
+from firn_broker.maintenance import compaction, fsck
 from firn_broker.maintenance.merges import merging
 from firn_broker.maintenance.merges.merging import HOUR_MS, MOST_ROWS, SOURCES, grouped, select
 from firn_broker.storage import wal
@@ -34,6 +34,12 @@ MERGES: dict[str, Any] = {
     "upkeep": {"interval_seconds": 10, "grace_seconds": 60, "merge_seconds": 20, "merged_bytes": 20_000}
 }
 PARTITION = Partition(UUID(int=7), 0)
+
+
+@pytest.fixture(autouse=True)
+def short_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of merged objects have several ranges."""
+    monkeypatch.setattr(compaction, "RANGE_BYTES", 400)
 
 
 def source(number: int, size: int = 100, made_ms: int | None = None, rows: int = 1) -> MergeSource:
@@ -74,6 +80,20 @@ def test_a_selection_has_few_rows() -> None:
     huge = [source(number, rows=MOST_ROWS) for number in range(40)]
     assert len(select(UNMERGED, huge, 1 << 30, 0, 0).sources) == 2  # type: ignore[union-attr]
     assert len(select(1, huge, 1 << 30, 0, 0).sources) == 2  # type: ignore[union-attr]
+
+
+def test_what_is_left_of_an_hour_is_merged_after_its_end() -> None:
+    sources = [source(number, made_ms=HOUR_MS - 3 + number) for number in range(5)]
+    for level in (UNMERGED, 1):
+        assert select(level, sources, 1000, HOUR_MS + 99, wait_ms=100 if level else HOUR_MS) is None
+        selection = select(level, sources, 1000, HOUR_MS + 100, wait_ms=100)
+        assert selection is not None
+        assert keys(selection.sources) == ["wal/0", "wal/1", "wal/2"]
+        assert not selection.ends
+        alone = select(level, sources[2:], 1000, HOUR_MS + 100, wait_ms=100)
+        assert alone is not None
+        assert alone.ends
+        assert keys(alone.sources) == ["wal/2"]
 
 
 def test_a_level_merges_the_objects_of_sixteen_merges() -> None:
@@ -229,6 +249,66 @@ def test_a_failed_merge_is_repeated_and_leaves_no_object(monkeypatch: pytest.Mon
             (merged,) = await objects(shared)
             assert len(failed) == 3
             assert set(shared.objects.objects) == {merged}
+
+    run(story())
+
+
+def test_a_read_that_fails_once_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **MERGES) as asked:
+            await create(asked, "t", retention_ms="-1")
+            await fill(asked, 1, 10)
+            true, failed = shared.objects.get_ranges, set[str]()
+
+            async def get_ranges(key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+                if key not in failed:
+                    failed.add(key)
+                    raise UnavailableError("a time-out")
+                return await true(key, ranges)
+
+            monkeypatch.setattr(shared.objects, "get_ranges", get_ranges)
+            await asyncio.sleep(80)
+            (merged,) = await objects(shared)
+            assert merged.endswith(".merged")
+            assert len(failed) >= 10
+
+    run(story())
+
+
+def test_an_object_that_cannot_be_read_holds_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **MERGES) as asked:
+            await create(asked, "t", retention_ms="-1")
+            await fill(asked, 1, 10)
+            broken, true = min(await objects(shared)), shared.objects.get_ranges
+
+            async def get_ranges(key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+                if key == broken:
+                    raise UnavailableError("the range is not satisfiable")
+                return await true(key, ranges)
+
+            monkeypatch.setattr(shared.objects, "get_ranges", get_ranges)
+            await asyncio.sleep(80)
+            left = await objects(shared)
+            assert [key for key in left if not key.endswith(".merged")] == [broken]
+            assert len(left) <= 3
+
+    run(story())
+
+
+def test_a_single_object_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **MERGES) as asked:
+            await create(asked, "t", retention_ms="-1")
+            await produce(asked, "t", 0, raw(1))
+            await asyncio.sleep(2 * HOUR_MS / 1000)
+            (single,) = await objects(shared)
+            assert not single.endswith(".merged")
+            assert await shared.store.merges.sources(UNMERGED, 0, 10) == []
+            assert REGISTRY.get_sample_value("firn_broker_unmerged_seconds") == 0
 
     run(story())
 

@@ -9,14 +9,14 @@ Objects have levels. A merge reads objects of one level, and writes objects of t
 of the first level still has little of each. `FAN` merges together make their ranges up to `FAN` times as long. Objects with
 long ranges are not read again.
 
-Ranges of different hours stay in different rows of the coordinator. A row expires as a whole, so a longer one would delay
-retention."""
+A merge takes objects of one hour. A row of the coordinator expires as a whole, so a longer one would delay retention. What
+is left of an hour at a level is merged some time after its end."""
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import accumulate, groupby, takewhile
 from uuid import UUID
 
 import structlog
@@ -24,11 +24,12 @@ import structlog
 from firn.model.errors import CorruptDataError, FencedError, UnavailableError
 from firn.records import record_batch
 from firn_broker.cluster.identifiers import Identifiers
-from firn_broker.log.blocks import number_batches
+from firn_broker.log.blocks import Slot, number_batches, slot_of
 from firn_broker.log_types import (
     ROW_BYTES,
     UNMERGEABLE,
     UNMERGED,
+    BatchRange,
     Commit,
     MergeSource,
     NodeLease,
@@ -36,7 +37,7 @@ from firn_broker.log_types import (
     SourceRow,
     Swap,
 )
-from firn_broker.maintenance.compaction import batch_ranges
+from firn_broker.maintenance.compaction import batch_ranges, joined
 from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.storage import wal
 from firn_broker.storage.memory import uncleared_pages
@@ -54,6 +55,10 @@ ROWS = 4_000
 """Rows of batch ranges that one request to the coordinator returns."""
 LONG_ROW = 24 << 20
 """Average bytes of the rows of an object from which a further merge would not be worth its requests."""
+MOST_OBJECTS = 32
+"""New objects of one selection, after which other selections have their turn."""
+RETRY_SECONDS = (0.1, 1.0)
+"""Seconds before each repetition of a read that failed."""
 READS = 4
 """Concurrent requests to the object store."""
 HOUR_MS = 3_600_000
@@ -64,10 +69,15 @@ Group = Sequence[SourceRow]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Objects of one level that are due for a merge."""
+    """Objects of one level that are due for a merge. A single object, or objects of a single merge, only end their level."""
 
     level: int
     sources: Sequence[MergeSource]
+
+    @property
+    def ends(self) -> bool:
+        """Return whether nothing is left with which these objects could be merged."""
+        return len({source.made_ms for source in self.sources} if self.level else self.sources) == 1
 
 
 @dataclass(slots=True)
@@ -93,23 +103,31 @@ def select(
 ) -> Selection | None:
     """Select objects of a level for a merge; None if it has too few yet. ``sources`` are its oldest objects.
 
-    Objects of brokers wait up to ``wait_ms`` for others, to fill an object of ``merged_bytes``."""
+    All come from one hour, because rows of different hours do not join. What is left of an hour is merged ``wait_ms`` after
+    its end. Objects of brokers wait no longer than this for others, to fill an object of ``merged_bytes``."""
+    if not sources:
+        return None
+    hour = sources[0].made_ms // HOUR_MS
+    of_hour = list(takewhile(lambda source: source.made_ms // HOUR_MS == hour, sources))
+    over = now_ms >= (hour + 1) * HOUR_MS + wait_ms or len(of_hour) == SOURCES
     if level == UNMERGED:
         taken, size, rows = list[MergeSource](), 0, 0
-        for source in sources:
+        for source in of_hour:
             if len(taken) > 1 and (size + source.size > merged_bytes or rows + source.rows > MOST_ROWS):
                 return Selection(level, taken)
             taken.append(source)
             size, rows = size + source.size, rows + source.rows
-        waited = len(taken) > 1 and (now_ms - taken[0].made_ms >= wait_ms or len(taken) == SOURCES)
-        return Selection(level, taken) if waited else None
+        waited = len(taken) > 1 and now_ms - taken[0].made_ms >= wait_ms
+        return Selection(level, taken) if over or waited else None
     # The objects of one merge have the same time.
-    generations = [list(group) for _, group in groupby(sources, key=lambda source: source.made_ms)]
-    if len(generations) < FAN and len(sources) < SOURCES:
+    generations = [list(group) for _, group in groupby(of_hour, key=lambda source: source.made_ms)]
+    if len(of_hour) == SOURCES and len(generations) > 1:
+        # The last one may be incomplete.
+        del generations[-1]
+    if len(generations) < FAN and not over:
         return None
-    # The last one may be incomplete.
     taken = generations[0]
-    for group in generations[1:FAN] if len(generations) >= FAN else generations[1:-1]:
+    for group in generations[1:FAN]:
         if len(taken) > len(generations[0]) and sum(source.rows for source in (*taken, *group)) > MOST_ROWS:
             break
         taken = [*taken, *group]
@@ -119,11 +137,14 @@ def select(
 def grouped(rows: Iterable[SourceRow], level: int) -> Sequence[Group]:
     """Group the rows of a partition, in the order of its log, into those that become one row."""
     groups: list[list[SourceRow]] = []
+    size = 0
     for row in rows:
-        if groups and _joins(groups[-1], row, level):
+        if groups and size + row.size <= ROW_BYTES and _joins(groups[-1], row, level):
             groups[-1].append(row)
+            size += row.size
         else:
             groups.append([row])
+            size = row.size
     return groups
 
 
@@ -131,7 +152,6 @@ def _joins(group: Sequence[SourceRow], row: SourceRow, level: int) -> bool:
     last = group[-1]
     return (
         last.ranges[-1].last_offset + 1 == row.ranges[0].base_offset
-        and sum(each.size for each in group) + row.size <= ROW_BYTES
         and group[0].made_ms // HOUR_MS == row.made_ms // HOUR_MS
         # An earlier merge had a reason to keep them apart.
         and (level == UNMERGED or last.ranges[-1].place.key != row.ranges[0].place.key)
@@ -166,12 +186,15 @@ class Merging:
         made_ms = max(source.made_ms for source in selection.sources)
         waiting, size = list[SourceRow](), 0
         last: SourceRow | None = None
-        while rows := await self._merges.rows(keys, last, ROWS):
+        while not selection.ends and (rows := await self._merges.rows(keys, last, ROWS)):
             last = rows[-1]
             for row in rows:
                 if waiting and size + row.size > self._bytes:
                     await self._move(lease, waiting, selection.level, made_ms, merged)
                     waiting, size = [], 0
+                    if merged.objects >= MOST_OBJECTS:
+                        # The objects of brokers have their turn. The next selection has the rest.
+                        return merged
                 waiting.append(row)
                 size += row.size
         if waiting:
@@ -211,7 +234,7 @@ class Merging:
 
     def _level(self, level: int, size: int, before: int, after: int) -> int:
         """Return the level of a new object with ``after`` rows in place of ``before``."""
-        useless = size >= self._bytes // 2 and 2 * after > before
+        useless = level != UNMERGED and size >= self._bytes // 2 and 2 * after > before
         return UNMERGEABLE if useless or size >= after * LONG_ROW or level + 1 >= LEVELS else level + 1
 
     async def _build(
@@ -222,28 +245,34 @@ class Merging:
         body = sum(row.size for row in rows)
         memory = uncleared_pages(body + wal.room(body, len(partitions)))
         places = await self._read(rows, memory)
-        key, swaps, segments = wal.merged_key(id), list[Swap](), []
+        key, swaps, index = wal.merged_key(id), list[Swap](), wal.Index()
         for partition, some in partitions:
-            batches = []
+            index.begin(partition)
             for group in grouped(some, level):
-                start = places[id_of(group[0])]
-                data = memory[start : start + sum(row.size for row in group)]
-                found = [(place, data[place : place + size]) for place, size, _ in record_batch.walk(data)]
-                new = batch_ranges(key, [batch for _, batch in found], [start + place for place, _ in found])
+                new: list[BatchRange] = []
+                for old in (old for row in group for old in row.ranges):
+                    place = places[slot_of(old)]
+                    data = memory[place : place + old.place.length]
+                    batches = [data[start : start + size] for start, size, _ in record_batch.walk(data)]
+                    index.add(batches)
+                    new = joined(
+                        new, batch_ranges(key, batches, list(accumulate(map(len, batches), initial=place))[:-1])
+                    )
                 swaps.append(Swap(partition, [old for row in group for old in row.ranges], new))
-                batches += [record_batch.rewritten(batch) for _, batch in found]
-            segments.append((partition, batches))
-        return wal.seal(memory, id, lease.node, lease.epoch, segments), swaps
+                # The event loop of a simulation, and the heartbeat of a process, go on.
+                await asyncio.sleep(0)
+        return wal.seal(memory, id, lease.node, lease.epoch, index), swaps
 
-    async def _read(self, rows: Sequence[SourceRow], memory: memoryview) -> dict[str, int]:
+    async def _read(self, rows: Sequence[SourceRow], memory: memoryview) -> dict[Slot, int]:
         """Read the batches of rows into ``memory``, one row after the other, and give them their offsets.
 
-        Return the position of each row by `id_of`."""
-        places, position = dict[str, int](), wal.HEAD
+        Return the position of each range."""
+        places, position = dict[Slot, int](), wal.HEAD
         by_object: defaultdict[str, list[SourceRow]] = defaultdict(list)
         for row in rows:
-            places[id_of(row)] = position
-            position += row.size
+            for found in row.ranges:
+                places[slot_of(found)] = position
+                position += found.place.length
             by_object[row.ranges[0].place.key].append(row)
         reads = asyncio.Semaphore(READS)
 
@@ -257,39 +286,47 @@ class Merging:
         return places
 
     async def _read_one(
-        self, key: str, rows: Sequence[SourceRow], places: dict[str, int], memory: memoryview
+        self, key: str, rows: Sequence[SourceRow], places: dict[Slot, int], memory: memoryview
     ) -> list[SourceRow]:
         """Read the rows of one object, and return those that are damaged."""
         spans = _spans(rows)
         try:
-            contents = await self._objects.get_ranges(key, spans)
-        except KeyError:
-            log.warning("an object is missing; its records stay where they are", key=key)
+            contents = await self._get(key, spans)
+        except (KeyError, CorruptDataError) as error:
+            log.warning("cannot merge the batches of an object; they stay where they are", key=key, error=repr(error))
             return list(rows)
         damaged, number = [], 0
         for row in sorted(rows, key=_position):
-            start, end = _position(row), _position(row) + row.size
-            while spans[number][1] < end:
+            while spans[number][1] < _position(row) + row.size:
                 number += 1
-            first, place = spans[number][0], places[id_of(row)]
-            part = contents[number][start - first : end - first]
+            first = spans[number][0]
             try:
-                if len(part) != row.size:
-                    raise CorruptDataError(f"{key} ends before {end}")
-                memory[place : place + row.size] = part
                 for found in row.ranges:
-                    number_batches(found, memory[place : place + found.place.length])
-                    place += found.place.length
+                    place, start = places[slot_of(found)], found.place.position - first
+                    part = contents[number][start : start + found.place.length]
+                    if len(part) != found.place.length:
+                        raise CorruptDataError(f"{key} is too short")
+                    memory[place : place + len(part)] = part
+                    number_batches(found, memory[place : place + len(part)])
             except CorruptDataError as error:
                 log.warning("cannot merge damaged batches; they stay where they are", key=key, error=str(error))
                 damaged.append(row)
         return damaged
 
-
-def id_of(row: SourceRow) -> str:
-    """Return a text that no other row of a merge has."""
-    place = row.ranges[0].place
-    return f"{place.key} {place.position}"
+    async def _get(self, key: str, spans: Sequence[tuple[int, int]]) -> Sequence[memoryview]:
+        """Read ranges of an object. Raises KeyError if it is missing, CorruptDataError if only this object cannot be read, and
+        UnavailableError."""
+        for seconds in RETRY_SECONDS:
+            try:
+                return await self._objects.get_ranges(key, spans)
+            except UnavailableError:
+                await asyncio.sleep(seconds)
+        try:
+            return await self._objects.get_ranges(key, spans)
+        except UnavailableError as error:
+            # The store answers, so the object is damaged or too short, or may not be read.
+            await self._objects.size(key)
+            raise CorruptDataError(str(error)) from error
 
 
 def _position(row: SourceRow) -> int:

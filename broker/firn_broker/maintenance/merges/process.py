@@ -19,9 +19,11 @@ from firn_broker.cluster.process_setup import end_with_parent, log_as_json
 from firn_broker.log_types import MergeSource, NodeLease
 from firn_broker.maintenance.merges.merging import Merged, Merging, Selection
 from firn_broker.metadata_store.opened import open_store
-from firn_broker.settings import BrokerSettings
+from firn_broker.settings import BrokerSettings, BucketSettings, DirectorySettings
 from firn_broker.storage.objects import open_objects
 
+SLOWEST_UPLOAD = 2 << 20
+"""Bytes per second of an upload that does not count as stuck."""
 NICENESS = 10
 """A merge must not take a core from the broker's event loop."""
 
@@ -31,6 +33,7 @@ def request(settings: BrokerSettings, lease: NodeLease, selection: Selection) ->
     return json.dumps(
         {
             "settings": settings.model_dump(by_alias=True, mode="json"),
+            "parent": os.getpid(),
             "lease": [lease.node, lease.epoch],
             "level": selection.level,
             "sources": selection.sources,
@@ -41,8 +44,9 @@ def request(settings: BrokerSettings, lease: NodeLease, selection: Selection) ->
 async def merge(asked: Mapping[str, Any]) -> Merged:
     """Merge a selection. Raises FirnError."""
     settings = BrokerSettings.model_validate(asked["settings"])
-    store = open_store(settings, SystemClock(), "", migrates=False)
-    objects = open_objects(settings.objects)
+    # The broker has migrated the schema. With ``migrates``, a newer compatible one is accepted as by the broker.
+    store = open_store(settings.model_copy(update={"require_durable": False}), SystemClock(), "")
+    objects = open_objects(_patient(settings))
     await store.start()
     try:
         merging = Merging(store, objects, Identifiers(SystemClock(), random.Random()), settings.upkeep.merged_bytes)
@@ -51,6 +55,14 @@ async def merge(asked: Mapping[str, Any]) -> Merged:
     finally:
         await store.close()
         await objects.close()
+
+
+def _patient(settings: BrokerSettings) -> DirectorySettings | BucketSettings:
+    """Return the settings of the object store, with the time that the upload of a merged object may need."""
+    if isinstance(settings.objects, DirectorySettings):
+        return settings.objects
+    seconds = settings.objects.timeout_seconds + settings.upkeep.merged_bytes / SLOWEST_UPLOAD
+    return settings.objects.model_copy(update={"timeout_seconds": seconds})
 
 
 def main() -> int:
@@ -62,7 +74,11 @@ def main() -> int:
     os.nice(NICENESS)
     log_as_json()
     try:
-        merged = asyncio.run(merge(json.load(sys.stdin.buffer)))
+        asked = json.load(sys.stdin.buffer)
+        if os.getppid() != asked["parent"]:
+            # The broker ended before this process could ask for its end.
+            return ExitCode.TEMPORARY
+        merged = asyncio.run(merge(asked))
     except (UnavailableError, FencedError) as error:
         print(error, file=sys.stderr)
         return ExitCode.TEMPORARY

@@ -42,12 +42,16 @@ class Merges:
 
     async def run(self) -> None:
         """Merge what is due in each interval while this broker holds the lease, until cancelled."""
+        if self._settings.upkeep.merged_bytes:
+            # Brokers of an earlier version may still run beside this one. They read a merged row as a whole.
+            await asyncio.sleep(self._settings.upkeep.merge_seconds)
         while self._settings.upkeep.merged_bytes:
             await asyncio.sleep(self._settings.upkeep.interval_seconds)
             try:
-                while await self._membership.acquire(LEASE) is not None and await self._merge_one():
+                while (held := await self._membership.acquire(LEASE) is not None) and await self._merge_one():
                     pass
-                continue
+                if not held:
+                    metrics.UNMERGED_SECONDS.set(0)
             except (UnavailableError, FencedError) as error:
                 log.warning("merges postponed", error=str(error))
             except Exception:
@@ -99,6 +103,7 @@ class Merges:
                 await process.wait()
         if process.returncode:
             raise UnavailableError(
-                f"the process that merges objects ended with {process.returncode}; the log has the reason"
+                f"the process that merges objects ended with {process.returncode}. If the log has no reason, the pod has too little"
+                " memory: raise its limit, or lower upkeep.mergedBytes"
             )
         return Merged(**json.loads(answer))

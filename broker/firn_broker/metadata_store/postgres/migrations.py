@@ -145,11 +145,11 @@ SCRIPTS = (
       PRIMARY KEY(name, mechanism));
     """,
     """
-    ALTER TABLE run ADD COLUMN parts bytea;
+    -- The index first: it takes the longest, and until the changes of the tables, readers wait for nothing.
     CREATE INDEX run_wal ON run(wal);
     ALTER TABLE wal ADD COLUMN level smallint NOT NULL DEFAULT 0, ADD COLUMN records_ms bigint;
-    UPDATE wal SET level = 127 WHERE key LIKE '%.compacted-%';
     CREATE INDEX wal_level ON wal(level, made_ms) WHERE state = 1 AND level < 127;
+    ALTER TABLE run ADD COLUMN parts bytea;
     """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.

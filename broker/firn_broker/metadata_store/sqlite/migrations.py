@@ -100,7 +100,6 @@ MIGRATIONS = (
     CREATE INDEX run_wal ON run(wal);
     ALTER TABLE wal ADD COLUMN level INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE wal ADD COLUMN records_ms INTEGER;
-    UPDATE wal SET level=127 WHERE key LIKE '%.compacted-%';
     CREATE INDEX wal_level ON wal(level, made_ms) WHERE state = 1 AND level < 127;
     """,
 )

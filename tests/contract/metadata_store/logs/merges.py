@@ -158,6 +158,26 @@ class MergeContract(StoreContract):
         await log.store.log.rewrite(await merged(log, FIRST))
         assert {before.key, key} <= set(await log.store.retention.dead_objects(0, 10))
 
+    async def test_two_swaps_may_share_a_row(self, log: Log) -> None:
+        for _ in range(6):
+            await log.commit(batch())
+        before = await merged(log, FIRST)
+        await log.store.log.rewrite(before)
+        key, kept = await log.key(), list(before.swaps[0].new)
+        swaps = [
+            Swap(FIRST, [kept[number]], [kept[number]._replace(place=WalRange(key, 32 + 100 * number, 100))])
+            for number in (0, 1, 3)
+        ]
+        assert await log.store.log.rewrite(Rewrite(log.lease, key, 900, swaps)) == [True, True, True]
+        assert await stored(log) == [*(swap.new[0] for swap in swaps[:2]), kept[2], swaps[2].new[0], *kept[4:]]
+        assert (await rows(log, before.key), await rows(log, key)) == (2, 3)
+
+    async def test_compacted_objects_are_no_sources(self, log: Log) -> None:
+        key = f"{await log.key()}.compacted-0"
+        await log.store.log.reserve(log.lease, [key])
+        await log.commit(batch(), key=key)
+        assert await log.store.merges.sources(UNMERGED, 0, 10) == []
+
     async def test_a_rewrite_without_a_swap_leaves_a_dead_object(self, log: Log) -> None:
         await log.commit(batch())
         slow, quick = await merged(log, FIRST), await merged(log, FIRST)

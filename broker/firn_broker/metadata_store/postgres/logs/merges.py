@@ -6,8 +6,8 @@ from typing import Any
 from uuid import UUID
 
 from firn.model.errors import FencedError
-from firn_broker.log_types import MergeSource, NodeLease, Partition, Rewrite, SourceRow
-from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, ranges_of_row, rows_left, rows_of_ranges
+from firn_broker.log_types import MergeSource, NodeLease, Partition, Rewrite, SourceRow, Swap
+from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, RangeRow, ranges_of_row, rows_left, rows_of_ranges
 from firn_broker.metadata_store.postgres.database import Database
 
 NOWHERE = Partition(UUID(int=0), -1)
@@ -24,6 +24,7 @@ class PostgresMerges:
         # now_ms() is volatile: outside a subquery, no index would be used.
         rows = await self._database.rows(
             "SELECT key, size, runs, coalesce(records_ms, made_ms) FROM wal WHERE state = 1 AND level = $1 AND level < 127"
+            " AND key NOT LIKE '%.compacted-%'"
             " AND made_ms <= (SELECT now_ms() - $2) ORDER BY made_ms, id LIMIT $3",
             level, age_ms, limit,
         )  # fmt: skip
@@ -62,26 +63,53 @@ async def swap_ranges(db: Any, rewrite: Rewrite) -> Sequence[bool]:
     wal, reply = await _reserved(db, rewrite)
     if reply is not None:
         return list(json.loads(reply))
-    logs = await _logs(db, rewrite)
-    rows = await _rows(db, rewrite)
-    left = [rows_left([row[1:] for row in found], swap.old) for swap, found in zip(rewrite.swaps, rows, strict=True)]
-    swapped = [log is not None and rest is not None for log, rest in zip(logs, left, strict=True)]
-    taken = [(log, swap) for swap, log, done in zip(rewrite.swaps, logs, swapped, strict=True) if done]
-    gone = [row for found, done in zip(rows, swapped, strict=True) if done for row in found]
-    kept = [
-        (log, object, row)
-        for log, rest, done in zip(logs, left, swapped, strict=True)
-        if done
-        for object, row in rest or ()
-    ]
-    new = [(log, wal, row) for log, swap in taken for row in rows_of_ranges(swap.new)]
+    rows = [0] * len(rewrite.swaps)
+    pending = list(range(len(rewrite.swaps)))
+    while pending:
+        pending = await _swap_some(db, wal, rewrite.swaps, pending, rows)
+    swapped = [count > 0 for count in rows]
+    await db.execute(
+        "UPDATE wal SET state = CASE WHEN $3 > 0 THEN 1 ELSE 2 END, size = $2, runs = $3, dead_ms = CASE WHEN $3 > 0 THEN NULL ELSE now_ms() END,"
+        " made_ms = now_ms(), reply = $4::jsonb, level = $5, records_ms = $6 WHERE id = $1",
+        wal, rewrite.size, sum(rows), json.dumps(swapped), rewrite.level, rewrite.made_ms,
+    )  # fmt: skip
+    return swapped
+
+
+async def _swap_some(db: Any, wal: int, swaps: Sequence[Swap], numbers: Sequence[int], counts: list[int]) -> list[int]:
+    """Do these swaps, and set the number of new rows of each; 0 if the log has other ranges there.
+
+    Return the swaps that have to wait, because they need what is left of a row after another one."""
+    wanted = [swaps[number] for number in numbers]
+    logs = await _logs(db, wanted)
+    waiting, used = list[int](), set[tuple[int, int]]()
+    gone: list[Sequence[Any]] = []
+    new: list[tuple[int, int, RangeRow]] = []
+    kept: list[tuple[int, int, RangeRow]] = []
+    added: list[tuple[int, int]] = []
+    for number, swap, log, rows in zip(numbers, wanted, logs, await _rows(db, wanted), strict=True):
+        of_rows = {(row[0], row[3]) for row in rows}
+        if not used.isdisjoint(of_rows):
+            waiting.append(number)
+            continue
+        used |= of_rows
+        left = rows_left([row[1:] for row in rows], swap.old)
+        if log is None or left is None:
+            continue
+        gone += rows
+        kept += ((log, object, row) for object, row in left)
+        made = rows_of_ranges(swap.new)
+        new += ((log, wal, row) for row in made)
+        added.append((log, swap.added))
+        counts[number] = len(made)
     await db.execute(
         "WITH gone AS (DELETE FROM run USING unnest($1::bigint[], $2::bigint[]) AS it(log, last)"
         " WHERE run.log = it.log AND last_offset = it.last RETURNING wal),"
-        " it AS (SELECT wal, sum(runs)::int AS runs FROM (SELECT wal, 1 AS runs FROM gone UNION ALL SELECT unnest($3::bigint[]), -1) u GROUP BY wal)"
+        " it AS (SELECT wal, sum(runs)::int AS runs FROM (SELECT wal, 1 AS runs FROM gone UNION ALL SELECT unnest($3::bigint[]), -1) u"
+        " WHERE wal <> $4 GROUP BY wal)"
         " UPDATE wal SET runs = wal.runs - it.runs, state = CASE WHEN wal.runs = it.runs THEN 2 ELSE state END,"
         " dead_ms = CASE WHEN wal.runs = it.runs THEN now_ms() ELSE dead_ms END FROM it WHERE wal.id = it.wal",
-        [row[0] for row in gone], [row[3] for row in gone], [object for _, object, _ in kept],
+        [row[0] for row in gone], [row[3] for row in gone], [object for _, object, _ in kept], wal,
     )  # fmt: skip
     stored = [*new, *kept]
     columns = list(zip(*(row for *_, row in stored), strict=True)) or [()] * 7
@@ -93,19 +121,14 @@ async def swap_ranges(db: Any, rewrite: Rewrite) -> Sequence[bool]:
     await db.execute(
         "UPDATE log SET bytes = bytes + it.added FROM (SELECT log, sum(added)::bigint AS added FROM unnest($1::bigint[], $2::bigint[]) u(log, added)"
         " WHERE added <> 0 GROUP BY log) it WHERE log.id = it.log",
-        [log for log, _ in taken], [swap.added for _, swap in taken],
+        [log for log, _ in added], [size for _, size in added],
     )  # fmt: skip
-    await db.execute(
-        "UPDATE wal SET state = CASE WHEN $3 > 0 THEN 1 ELSE 2 END, size = $2, runs = $3, dead_ms = CASE WHEN $3 > 0 THEN NULL ELSE now_ms() END,"
-        " made_ms = now_ms(), reply = $4::jsonb, level = $5, records_ms = $6 WHERE id = $1",
-        wal, rewrite.size, len(new), json.dumps(swapped), rewrite.level, rewrite.made_ms,
-    )  # fmt: skip
-    return swapped
+    return waiting
 
 
-async def _logs(db: Any, rewrite: Rewrite) -> list[int | None]:
+async def _logs(db: Any, swaps: Sequence[Swap]) -> list[int | None]:
     """Return the row id of each swap's log, None for one that is deleted. Lock the logs whose sizes change."""
-    changed = sorted({swap.partition for swap in rewrite.swaps if swap.added})
+    changed = sorted({swap.partition for swap in swaps if swap.added})
     await db.execute(
         "SELECT 1 FROM log WHERE (topic_id, part) IN (SELECT * FROM unnest($1::uuid[], $2::int[])) AND NOT deleted"
         " ORDER BY topic_id, part FOR UPDATE",
@@ -114,12 +137,12 @@ async def _logs(db: Any, rewrite: Rewrite) -> list[int | None]:
     rows = await db.fetch(
         "SELECT log.id FROM unnest($1::uuid[], $2::int[]) WITH ORDINALITY AS it(topic, part, n)"
         " LEFT JOIN log ON log.topic_id = it.topic AND log.part = it.part AND NOT deleted ORDER BY n",
-        [swap.partition.topic for swap in rewrite.swaps], [swap.partition.index for swap in rewrite.swaps],
+        [swap.partition.topic for swap in swaps], [swap.partition.index for swap in swaps],
     )  # fmt: skip
     return [row[0] for row in rows]
 
 
-async def _rows(db: Any, rewrite: Rewrite) -> list[list[Sequence[Any]]]:
+async def _rows(db: Any, swaps: Sequence[Swap]) -> list[list[Sequence[Any]]]:
     """Return the rows with the offsets of each swap: row id of the log, row id of the object, `RANGE_COLUMNS`."""
     rows = await db.fetch(
         f"SELECT it.n, log.id, run.wal, {RANGE_COLUMNS} FROM unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[]) WITH ORDINALITY"
@@ -127,10 +150,10 @@ async def _rows(db: Any, rewrite: Rewrite) -> list[list[Sequence[Any]]]:
         " CROSS JOIN LATERAL (SELECT * FROM run WHERE run.log = log.id AND last_offset >= it.first AND last_offset <= (SELECT"
         " min(last_offset) FROM run WHERE run.log = log.id AND last_offset >= it.last)) run"
         " JOIN wal ON wal.id = run.wal ORDER BY it.n, last_offset",
-        [swap.partition.topic for swap in rewrite.swaps], [swap.partition.index for swap in rewrite.swaps],
-        [swap.old[0].base_offset for swap in rewrite.swaps], [swap.old[-1].last_offset for swap in rewrite.swaps],
+        [swap.partition.topic for swap in swaps], [swap.partition.index for swap in swaps],
+        [swap.old[0].base_offset for swap in swaps], [swap.old[-1].last_offset for swap in swaps],
     )  # fmt: skip
-    found: list[list[Sequence[Any]]] = [[] for _ in rewrite.swaps]
+    found: list[list[Sequence[Any]]] = [[] for _ in swaps]
     for number, *row in rows:
         found[number - 1].append(row)
     return found

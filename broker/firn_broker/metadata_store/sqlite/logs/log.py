@@ -1,6 +1,7 @@
 """Logs of partitions in SQLite."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -128,8 +129,15 @@ class SqliteLog:
         if reply is not None:
             return list(json.loads(reply))
         now = self._database.now_ms()
-        rows = [swap_ranges(self._database, wal, swap, now) for swap in rewrite.swaps]
+        removed = Counter[int]()
+        rows = [swap_ranges(self._database, wal, swap, removed) for swap in rewrite.swaps]
         swapped = [stored > 0 for stored in rows]
+        del removed[wal]
+        lost = [(count, object) for object, count in removed.items()]
+        self._database.connection.executemany("UPDATE wal SET runs=runs-? WHERE id=?", lost)
+        self._database.connection.executemany(
+            "UPDATE wal SET state=2, dead_ms=? WHERE id=? AND runs=0 AND state=1", [(now, object) for _, object in lost]
+        )
         self._finish(wal, now, rewrite.size, sum(rows), swapped)
         self._database.connection.execute(
             "UPDATE wal SET level=?, records_ms=? WHERE id=?", (rewrite.level, rewrite.made_ms, wal)

@@ -22,7 +22,7 @@ class SqliteMerges:
         def work() -> Sequence[MergeSource]:
             rows = database.connection.execute(
                 "SELECT key, size, runs, coalesce(records_ms, made_ms) FROM wal WHERE state=1 AND level=? AND level<127 AND made_ms<=?"
-                " ORDER BY made_ms, id LIMIT ?",
+                " AND key NOT LIKE '%.compacted-%' ORDER BY made_ms, id LIMIT ?",
                 (level, database.now_ms() - age_ms, limit),
             )
             return [MergeSource(*row) for row in rows]
@@ -74,10 +74,11 @@ class SqliteMerges:
         await database.run(work)
 
 
-def swap_ranges(database: Database, wal: int, swap: Swap, now_ms: int) -> int:
+def swap_ranges(database: Database, wal: int, swap: Swap, removed: Counter[int]) -> int:
     """Replace the old ranges by the new ones of the object with row id ``wal``, inside a transaction.
 
-    Return the number of new rows. Return 0, and change nothing, if the log has other ranges there."""
+    Add the rows that other objects lose to ``removed``. Return the number of new rows. Return 0, and change nothing, if the
+    log has other ranges there."""
     log = read_log(database, swap.partition)
     if log is None:
         return 0
@@ -96,11 +97,8 @@ def swap_ranges(database: Database, wal: int, swap: Swap, now_ms: int) -> int:
         "INSERT INTO run(log, wal, last_offset, base_offset, pos, len, max_ts, append_ms, parts) VALUES (?,?,?,?,?,?,?,?,?)",
         [(log.id, object, *row) for object, row in (*new, *left)],
     )
-    removed = Counter(row[0] for row in rows)
+    removed.update(row[0] for row in rows)
     removed.subtract(object for object, _ in left)
-    for object, count in removed.items():
-        connection.execute("UPDATE wal SET runs=runs-? WHERE id=?", (count, object))
-        connection.execute("UPDATE wal SET state=2, dead_ms=? WHERE id=? AND runs=0 AND state=1", (now_ms, object))
     if swap.added:
         connection.execute("UPDATE log SET bytes=bytes+? WHERE id=?", (swap.added, log.id))
     return len(new)
