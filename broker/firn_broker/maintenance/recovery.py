@@ -189,16 +189,19 @@ class _Recovery:
         """Find batches that the log has through other objects. Afterwards, repaired producers may have gaps."""
         for item in found:
             await self._store.nodes.renew(lease, TTL_MS)
-            asked = {
-                identity: batch
-                for batch in item.batches
-                if (identity := _identity(batch)) is not None
-                and identity not in self._committed
-                and batch.partition.topic in self._topics
-            }
-            if asked:
-                known = await self._store.retention.contains(item.key, [self._entry(batch) for batch in asked.values()])
-                self._committed.update(compress(asked, known))
+            await self._note_committed(item.key, item.batches)
+
+    async def _note_committed(self, key: str, batches: Sequence[wal.IndexedBatch]) -> None:
+        asked = {
+            identity: batch
+            for batch in batches
+            if (identity := _identity(batch)) is not None
+            and identity not in self._committed
+            and batch.partition.topic in self._topics
+        }
+        if asked:
+            known = await self._store.retention.contains(key, [self._entry(batch) for batch in asked.values()])
+            self._committed.update(compress(asked, known))
 
     async def _commit(self, lease: NodeLease, item: Written, *, lost: bool = False) -> None:
         """Commit the batches of partitions that exist, after a copy of the others. ``lost``: they come from merged objects."""
@@ -303,6 +306,7 @@ class _Recovery:
                     else:
                         uncovered = True
             self._lost.add(merged, [by_offset[offset] for offset in sorted(lost)])
+            await self._note_committed(key, [by_offset[offset].indexed for offset in sorted(lost)])
         if uncovered and not swaps:
             self._result.kept.append(key)
         return (key, swaps, merged.size) if swaps else None
