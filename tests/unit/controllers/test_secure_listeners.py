@@ -165,7 +165,7 @@ RULES = ["RULE:^CN=([^,]+).*$/$1/"]
         (
             {"authentication": ["OAuth"], "principalRules": RULES},
             {"type": "Certificate"},
-            "add Certificate to profiles.waves.access.authentication with the CA of clients in profiles.waves.access.clientCa",
+            "add Certificate to profiles.waves.access.authentication, and set profiles.waves.access.clientCa in",
         ),
         (CLIENTS, {"type": "Certificate"}, "set principalRules to RULE:"),
         ({"principalRules": RULES, **CLIENTS}, {"type": "Certificate"}, None),
