@@ -27,7 +27,7 @@ ROW_BYTES = 64 << 20
 KEPT_REPLIES = 64
 """Replies to the newest commits of a node that the coordinator stores for as long as the node's epoch lasts. A node
 commits in order and repeats a commit until it has the reply. So only its last commits may be in doubt: one of its
-writer, one of its compaction."""
+writer, one of its compaction, one of its merges."""
 
 LOOKUP_RANGES = 256
 """Batch ranges of a partition that one lookup returns at most."""

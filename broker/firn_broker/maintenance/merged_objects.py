@@ -4,6 +4,7 @@ A merge gives batches their offsets. So each batch shows where it was in the log
 
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from hashlib import blake2b
 from itertools import pairwise
@@ -117,13 +118,8 @@ class LostBatches:
             copy = wal.recovered_key(id)
             await objects.put(copy, data)
             placed = [
-                IndexedBatch(
-                    batch.indexed.partition, position, batch.indexed.length, batch.indexed.records,
-                    batch.indexed.max_timestamp, batch.indexed.producer_id, batch.indexed.producer_epoch,
-                    batch.indexed.base_sequence,
-                )
-                for batch, position in zip(batches, positions, strict=True)
-            ]  # fmt: skip
+                replace(batch.indexed, position=position) for batch, position in zip(batches, positions, strict=True)
+            ]
             yield Written(*self._writers[key], id, copy, len(data), placed)
 
     def _ordered(self) -> Sequence[str]:

@@ -139,8 +139,9 @@ class _Recovery:
         try:
             await self._find_committed(lease, found)
             # A later compaction or merge has all records of an earlier one.
-            copied = sorted(filter(_restorable, keys), key=_time, reverse=True)
-            restorable = [merged for key in copied if (merged := await self._examine(lease, key, missing)) is not None]
+            newest_first = sorted(keys, key=_time, reverse=True)
+            merged_keys = [key for key in newest_first if key.endswith(wal.MERGED)]
+            restorable = [each for key in merged_keys if (each := await self._examine(lease, key, missing)) is not None]
             greatest = max(_greatest_producer(found), min(self._lost.greatest_producer, MOST_PRODUCERS))
             await self._store.nodes.raise_counter(PRODUCERS, greatest + 1)
             await self._store.log.adopt(lease, self._result.kept)
@@ -154,7 +155,7 @@ class _Recovery:
                 await self._store.nodes.renew(lease, TTL_MS)
                 if any(await self._store.log.rewrite(Rewrite(lease, key, size, swaps))):
                     self._result.compacted.append(key)
-            for key in (key for key in copied if not key.endswith(wal.MERGED)):
+            for key in (key for key in newest_first if wal.horizon(key) is not None):
                 await self._store.nodes.renew(lease, TTL_MS)
                 await self._replace_or_keep(lease, key, missing)
             for item in commit_order([item for item in found if item.key not in copies]):
@@ -192,6 +193,7 @@ class _Recovery:
             await self._note_committed(item.key, item.batches)
 
     async def _note_committed(self, key: str, batches: Sequence[wal.IndexedBatch]) -> None:
+        """Note which batches of a reserved object the log has through other objects."""
         asked = {
             identity: batch
             for batch in batches
@@ -268,8 +270,6 @@ class _Recovery:
     ) -> tuple[str, Sequence[Swap], int] | None:
         """Note the batches of a merged object that the log lost. Return its key, its size, and the swaps with which it takes the
         place of missing objects; None if there are none."""
-        if not key.endswith(wal.MERGED):
-            return None
         await self._store.nodes.renew(lease, TTL_MS)
         await self._store.log.adopt(lease, [key])
         try:
@@ -305,8 +305,9 @@ class _Recovery:
                         _extend(swaps, swap)
                     else:
                         uncovered = True
-            self._lost.add(merged, [by_offset[offset] for offset in sorted(lost)])
-            await self._note_committed(key, [by_offset[offset].indexed for offset in sorted(lost)])
+            lost_batches = [by_offset[offset] for offset in sorted(lost)]
+            self._lost.add(merged, lost_batches)
+            await self._note_committed(key, [batch.indexed for batch in lost_batches])
         if uncovered and not swaps:
             self._result.kept.append(key)
         return (key, swaps, merged.size) if swaps else None
@@ -393,10 +394,6 @@ class _Recovery:
 def _greatest_producer(found: Sequence[Written]) -> int:
     # A client that makes up an id must not use up all ids.
     return max((min(batch.producer_id, MOST_PRODUCERS) for item in found for batch in item.batches), default=-1)
-
-
-def _restorable(key: str) -> bool:
-    return wal.is_copy(key) and not key.endswith(wal.RECOVERED)
 
 
 def _swap(

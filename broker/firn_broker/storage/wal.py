@@ -11,7 +11,8 @@
     tail   24  position of the index u64, its length u32, its crc32c u32, magic u32, version u32
 
 Big-endian. Brokers find batches through the coordinator and never read the index; fsck and repairs read it. Base
-offsets in the body have no meaning: the commit of the object assigns the offsets."""
+offsets in the body have no meaning, because the commit of the object assigns the offsets. Merged and compacted objects have
+the same layout, and the assigned offsets in their body."""
 
 import struct
 from collections.abc import Sequence
@@ -112,13 +113,13 @@ def assemble(
     """Build the object; return its bytes and the position of each batch. ``segments`` are ordered by partition, each
     partition once. The bytes begin at the start of a page, so that a directory writes them without a copy."""
     pieces: list[bytes | memoryview] = [_HEAD.pack(MAGIC, VERSION, 0, node, epoch, id.bytes)]
-    index = [_COUNT.pack(len(segments))]
+    index = Index()
     positions: list[int] = []
-    position = HEAD
     for partition, batches in segments:
-        position = _add_segment(index, positions, partition, position, batches)
+        index.begin(partition)
+        positions += index.add(batches)
         pieces += (batch.data for batch in batches)
-    pieces += _end(position, index)
+    pieces += index.pieces()
     data = uncleared_pages(sum(map(len, pieces)))
     _copy(data, 0, pieces)
     return data, positions
@@ -142,71 +143,45 @@ class Index:
         """Begin the segment of a partition. Partitions come in order."""
         self._segments.append((partition, self.end, 0, 0, 0, bytearray()))
 
-    def add(self, batches: Sequence[memoryview]) -> None:
-        """Add the next batches of the segment. Their data is not kept."""
+    def add(self, batches: Sequence[Batch]) -> list[int]:
+        """Add the next batches of the segment, and return their positions. Their data is not kept."""
         partition, start, count, records, checksum, entries = self._segments.pop()
-        for data in batches:
-            batch = record_batch.rewritten(data)
-            entries += _entry(self.end - start, batch)
-            checksum = crc32c(data, checksum)
+        positions = []
+        for batch in batches:
+            positions.append(self.end)
+            size = len(batch.data)
+            checksum = crc32c(batch.data, checksum)
+            entries += _BATCH.pack(
+                self.end - start, size, batch.records, batch.max_timestamp, batch.producer_id, batch.producer_epoch,
+                batch.base_sequence,
+            )  # fmt: skip
             records += batch.records
-            self.end += len(data)
+            self.end += size
         self._segments.append((partition, start, count + len(batches), records, checksum, entries))
+        return positions
 
-    def pieces(self) -> list[bytes]:
-        """Return the bytes of the index."""
-        found: list[bytes] = [_COUNT.pack(len(self._segments))]
+    def pieces(self) -> tuple[bytes, bytes]:
+        """Return what follows the batches: the index and the tail."""
+        found: list[bytes | bytearray] = [_COUNT.pack(len(self._segments))]
         ends = [start for _, start, *_ in self._segments[1:]] + [self.end]
         for (partition, start, count, records, checksum, entries), end in zip(self._segments, ends, strict=True):
             found.append(
                 _SEGMENT.pack(partition.topic.bytes, partition.index, start, end - start, count, records, checksum)
             )
-            found.append(bytes(entries))
-        return found
+            found.append(entries)
+        footer = b"".join(found)
+        return footer, _TAIL.pack(self.end, len(footer), crc32c(footer), MAGIC, VERSION)
 
 
 def seal(memory: memoryview, id: UUID, node: int, epoch: int, index: Index) -> memoryview:
     """Complete an object of which ``memory`` has the batches, behind the place of the head: add head, index and tail, and
     return its bytes. ``memory`` comes from `uncleared_pages` and has `room` for them."""
     _copy(memory, 0, [_HEAD.pack(MAGIC, VERSION, 0, node, epoch, id.bytes)])
-    size = _copy(memory, index.end, _end(index.end, index.pieces()))
+    size = _copy(memory, index.end, index.pieces())
     # Otherwise a file could contain for a moment what was in memory before.
     padding = memory[size : size + -size % PAGE]
     padding[:] = bytes(len(padding))
     return memory[:size]
-
-
-def _entry(position: int, batch: Batch) -> bytes:
-    return _BATCH.pack(
-        position, len(batch.data), batch.records, batch.max_timestamp, batch.producer_id, batch.producer_epoch,
-        batch.base_sequence,
-    )  # fmt: skip
-
-
-def _add_segment(
-    index: list[bytes], positions: list[int], partition: Partition, start: int, batches: Sequence[Batch]
-) -> int:
-    """Add a segment to the index, and its batches to ``positions``; return the position behind it."""
-    position, checksum, records = start, 0, 0
-    entries = []
-    for batch in batches:
-        positions.append(position)
-        size = len(batch.data)
-        checksum = crc32c(batch.data, checksum)
-        entries.append(_entry(position - start, batch))
-        position += size
-        records += batch.records
-    index.append(
-        _SEGMENT.pack(partition.topic.bytes, partition.index, start, position - start, len(batches), records, checksum)
-    )
-    index += entries
-    return position
-
-
-def _end(position: int, index: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return the index, which begins at ``position``, and the tail."""
-    footer = b"".join(index)
-    return footer, _TAIL.pack(position, len(footer), crc32c(footer), MAGIC, VERSION)
 
 
 def _copy(memory: memoryview, start: int, pieces: Sequence[bytes | memoryview]) -> int:

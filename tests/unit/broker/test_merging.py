@@ -298,7 +298,7 @@ def test_an_object_that_cannot_be_read_holds_up_no_others(monkeypatch: pytest.Mo
     run(story())
 
 
-def test_a_single_object_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_object_waits_for_no_other() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared, **MERGES) as asked:

@@ -16,7 +16,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate, groupby, takewhile
+from itertools import groupby, takewhile
 from uuid import UUID
 
 import structlog
@@ -69,14 +69,14 @@ Group = Sequence[SourceRow]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Objects of one level that are due for a merge. A single object, or objects of a single merge, only end their level."""
+    """Objects of one level that are due for a merge."""
 
     level: int
     sources: Sequence[MergeSource]
 
     @property
     def ends(self) -> bool:
-        """Return whether nothing is left with which these objects could be merged."""
+        """Return whether no other object is left in their hour, so that a merge would change nothing."""
         return len({source.made_ms for source in self.sources} if self.level else self.sources) == 1
 
 
@@ -186,7 +186,7 @@ class Merging:
         made_ms = max(source.made_ms for source in selection.sources)
         waiting, size = list[SourceRow](), 0
         last: SourceRow | None = None
-        while not selection.ends and (rows := await self._merges.rows(keys, last, ROWS)):
+        while rows := await self._merges.rows(keys, last, ROWS):
             last = rows[-1]
             for row in rows:
                 if waiting and size + row.size > self._bytes:
@@ -206,17 +206,18 @@ class Merging:
         self, lease: NodeLease, rows: Sequence[SourceRow], level: int, made_ms: int, merged: Merged
     ) -> None:
         """Move rows into one new object."""
-        id = self._identifiers.uuid7()
-        key = wal.merged_key(id)
+        uuid = self._identifiers.uuid7()
+        key = wal.merged_key(uuid)
         await self._log.reserve(lease, [key])
         try:
             while rows:
                 try:
-                    data, swaps = await self._build(lease, id, rows, level)
+                    data, swaps = await self._build(lease, uuid, rows, level)
                     break
                 except _DamagedError as error:
                     merged.damaged += len(error.rows)
-                    rows = [row for row in rows if row not in error.rows]
+                    damaged = set(map(id, error.rows))
+                    rows = [row for row in rows if id(row) not in damaged]
             else:
                 await self._log.commit(Commit(lease, key, 0, ()))
                 return
@@ -250,16 +251,15 @@ class Merging:
             index.begin(partition)
             for group in grouped(some, level):
                 new: list[BatchRange] = []
-                for old in (old for row in group for old in row.ranges):
-                    place = places[slot_of(old)]
-                    data = memory[place : place + old.place.length]
+                old = [each for row in group for each in row.ranges]
+                for each in old:
+                    place = places[slot_of(each)]
+                    data = memory[place : place + each.place.length]
                     batches = [data[start : start + size] for start, size, _ in record_batch.walk(data)]
-                    index.add(batches)
-                    new = joined(
-                        new, batch_ranges(key, batches, list(accumulate(map(len, batches), initial=place))[:-1])
-                    )
-                swaps.append(Swap(partition, [old for row in group for old in row.ranges], new))
-                # The event loop of a simulation, and the heartbeat of a process, go on.
+                    positions = index.add([record_batch.rewritten(batch) for batch in batches])
+                    new = joined(new, batch_ranges(key, batches, positions))
+                swaps.append(Swap(partition, old, new))
+                # Without a process of its own, a merge shares the event loop.
                 await asyncio.sleep(0)
         return wal.seal(memory, id, lease.node, lease.epoch, index), swaps
 

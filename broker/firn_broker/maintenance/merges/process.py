@@ -67,10 +67,10 @@ def _patient(settings: BrokerSettings) -> DirectorySettings | BucketSettings:
 
 def main() -> int:
     """Merge, and print the counts as JSON. The exit code is one of `ExitCode`."""
+    end_with_parent(signal.SIGKILL)
     # The broker ends this process. A terminal or systemd sends these signals to all processes of the broker.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    end_with_parent(signal.SIGKILL)
     os.nice(NICENESS)
     log_as_json()
     try:

@@ -64,6 +64,9 @@ class Merges:
         selection = await self._select()
         if selection is None:
             return False
+        if selection.ends:
+            await self._merges.finish([source.key for source in selection.sources])
+            return True
         lease = self._membership.lease
         if self._own_process:
             merged = await self._in_process(lease, selection)
