@@ -1,7 +1,7 @@
 """Recoveries after merges: the coordinator comes from a backup, and the small objects are deleted."""
 
 import asyncio
-from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -52,17 +52,31 @@ async def contents(asked: Asked) -> list[bytes]:
     return [await read(asked, partition) for partition in range(PARTITIONS)]
 
 
+async def merged_after_a_backup(shared: Shared, before: int, after: int, **configs: str) -> tuple[bytes, list[bytes]]:
+    """Produce so many rounds before and after a backup, and wait until small objects are merged and deleted.
+
+    Return the backup, and the batches of each partition."""
+    async with broker(shared, **MERGES) as asked:
+        await create(asked, "t", partitions=PARTITIONS, retention_ms="-1", **configs)
+        await fill(asked, PARTITIONS, before)
+        earlier = backup(shared)
+        await fill(asked, PARTITIONS, after)
+        await asyncio.sleep(150)
+        return earlier, await contents(asked)
+
+
+async def check_contents(shared: Shared, expected: list[bytes]) -> None:
+    """Check that readers of another broker get these batches."""
+    async with broker(shared, 2, **LONG_GRACE) as other:
+        assert await contents(other) == expected
+
+
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
 def test_a_merged_object_takes_the_place_of_deleted_ones(kind: str) -> None:
     async def story() -> None:
         shared = Shared()
-        async with broker(shared, **MERGES) as asked:
-            await create(asked, "t", partitions=PARTITIONS, retention_ms="-1", message_timestamp_type=kind)
-            await fill(asked, PARTITIONS, 10)
-            before = await contents(asked)
-            earlier = backup(shared)
-            await asyncio.sleep(150)
-            (merged,) = shared.objects.objects
+        earlier, before = await merged_after_a_backup(shared, 10, 0, message_timestamp_type=kind)
+        (merged,) = shared.objects.objects
         done = await recovered(shared, earlier)
         assert (done.compacted, done.kept, done.records, done.complete) == ([merged], [], 0, True)
         async with broker(shared, 2, **MERGES) as other:
@@ -93,8 +107,7 @@ def test_lost_commits_in_merged_objects_get_the_same_offsets_once(settings: dict
             assert len([key for key in shared.objects.objects if key.endswith(".merged")]) == 2
         done = await recovered(shared, earlier)
         assert (done.rejected, done.skipped, done.kept) == ({}, [], [])
-        async with broker(shared, 2, **settings) as other:
-            assert await contents(other) == before
+        await check_contents(shared, before)
 
     run(story())
 
@@ -102,21 +115,14 @@ def test_lost_commits_in_merged_objects_get_the_same_offsets_once(settings: dict
 def test_a_repeated_recovery_adds_no_record() -> None:
     async def story() -> None:
         shared = Shared()
-        async with broker(shared, **MERGES) as asked:
-            await create(asked, "t", partitions=PARTITIONS, retention_ms="-1")
-            await fill(asked, PARTITIONS, 4)
-            earlier = backup(shared)
-            await fill(asked, PARTITIONS, 4)
-            await asyncio.sleep(150)
-            before = await contents(asked)
+        earlier, before = await merged_after_a_backup(shared, 4, 4)
         first = await recovered(shared, earlier, ends_early=True)
         assert first.records > 0
         second = await recovered(shared, backup(shared))
         assert second.records == 0
         third = await recovered(shared, earlier)
         assert third.records == first.records
-        async with broker(shared, 2, **MERGES) as other:
-            assert await contents(other) == before
+        await check_contents(shared, before)
 
     run(story())
 
@@ -124,12 +130,7 @@ def test_a_repeated_recovery_adds_no_record() -> None:
 def test_records_that_took_the_offsets_of_lost_ones_stay() -> None:
     async def story() -> None:
         shared = Shared()
-        async with broker(shared, **MERGES) as asked:
-            await create(asked, "t", partitions=PARTITIONS, retention_ms="-1")
-            earlier = backup(shared)
-            await fill(asked, PARTITIONS, 4)
-            await asyncio.sleep(150)
-            lost = await contents(asked)
+        earlier, lost = await merged_after_a_backup(shared, 0, 4)
         shared.store.database.connection.deserialize(earlier)
         async with broker(shared, 2, **LONG_GRACE) as other:
             for partition in range(PARTITIONS):
@@ -160,39 +161,29 @@ def test_equal_records_that_were_sent_later_are_no_copies() -> None:
             before = await contents(asked)
         done = await recovered(shared, earlier)
         assert (done.records, done.duplicates) == (8, 0), done
-        async with broker(shared, 2, **MERGES) as other:
-            assert await contents(other) == before
+        await check_contents(shared, before)
 
     run(story())
 
 
-def test_a_recovery_that_ends_early_loses_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("call", "number"), [("adopt", 2), ("commit", 1), ("rewrite", 1)])
+def test_a_recovery_that_ends_early_loses_no_batch(monkeypatch: pytest.MonkeyPatch, call: str, number: int) -> None:
     async def story() -> None:
         shared = Shared()
-        async with broker(shared, **MERGES) as asked:
-            await create(asked, "t", partitions=PARTITIONS, retention_ms="-1")
-            await fill(asked, PARTITIONS, 4)
-            earlier = backup(shared)
-            await fill(asked, PARTITIONS, 4)
-            await asyncio.sleep(150)
-            before = await contents(asked)
-        for call in ("reserve", "adopt", "commit", "rewrite"):
-            true, left = getattr(shared.store.log, call), [2]
+        earlier, before = await merged_after_a_backup(shared, 4, 4)
+        true, calls = getattr(shared.store.log, call), count(1)
 
-            async def broken(*values: Any, true: Any = true, left: list[int] = left) -> Any:
-                left[0] -= 1
-                if not left[0]:
-                    raise UnavailableError("the coordinator ended")
-                return await true(*values)
+        async def broken(*values: Any) -> Any:
+            if next(calls) == number:
+                raise UnavailableError("the coordinator ended")
+            return await true(*values)
 
-            with monkeypatch.context() as patched:
-                patched.setattr(shared.store.log, call, broken)
-                with suppress(UnavailableError):
-                    await recovered(shared, earlier, ends_early=True)
-            await recovered(shared, backup(shared))
-            async with broker(shared, 2, **LONG_GRACE) as other:
-                assert await contents(other) == before, call
-            await asyncio.sleep(60)
+        with monkeypatch.context() as patched:
+            patched.setattr(shared.store.log, call, broken)
+            with pytest.raises(UnavailableError):
+                await recovered(shared, earlier, ends_early=True)
+        await recovered(shared, backup(shared))
+        await check_contents(shared, before)
 
     run(story())
 
@@ -234,7 +225,6 @@ def test_merged_batches_of_a_topic_that_is_unknown_are_kept() -> None:
         await shared.store.topics.create_topic(Topic(id, "t", PARTITIONS, {"retention.ms": "-1"}))
         await shared.store.nodes.leave(lease)
         await recovered(shared, backup(shared))
-        async with broker(shared, 2, **MERGES) as other:
-            assert await contents(other) == before
+        await check_contents(shared, before)
 
     run(story())
