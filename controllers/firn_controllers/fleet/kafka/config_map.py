@@ -101,9 +101,11 @@ def start(fleet: KafkaFleet) -> str:
     """Return the script that starts one broker. Raises InvalidSpecError."""
     of_broker, of_controller = listeners.of_brokers(fleet), listeners.of_controllers(fleet)
     access = fleet.profile.access
+    clients = None if access is None else access.client_ca
     changes = {
-        "tls": "" if access is None else _needs(access.client_ca) + _TLS,
-        "authority": "" if access is None or access.client_ca is None else _copied(access.client_ca),
+        "tls": "" if access is None else f"@needs@{_TLS}",
+        "needs": "" if clients is None else _needs(clients),
+        "authority": "" if clients is None else _copied(clients),
         "listeners": ",".join(f"{each.name}://:{each.port}" for each in of_broker),
         "advertised": ",".join(f"{each.name}://$HOSTNAME.$FIRN_SERVICE:{each.port}" for each in of_broker),
         "controllers": ",".join(f"{each.name}://:{each.port}" for each in of_controller),
@@ -116,10 +118,8 @@ def start(fleet: KafkaFleet) -> str:
     return script
 
 
-def _needs(clients: Authority | None) -> str:
+def _needs(clients: Authority) -> str:
     """Return a part of the script that reports a missing CA of clients. Kafka names only a file, deep in an exception."""
-    if clients is None:
-        return ""
     source = f"Secret {clients.secret}" if clients.secret is not None else f"ConfigMap {clients.config_map}"
     return f"""if ! grep -q "BEGIN CERTIFICATE" "{clients.path}" 2>/dev/null; then
   echo "The key {clients.key} of the {source} has no certificate. Put the CA of clients there, in PEM, or correct" >&2
