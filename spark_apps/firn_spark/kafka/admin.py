@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+import structlog
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -17,6 +18,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from firn.client_renewal import Renewal, close
 from firn.kafka_clients import NO_TOPIC, kafka_id
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
@@ -26,6 +28,8 @@ from firn_spark.kafka.clients import client_config, silent_logger
 from firn_spark.kafka.divergence import find_divergences
 from firn_spark.kafka.refusals import UNANSWERED, denied, refuses_connection
 from firn_spark.worker.fetching.access import GRANT_HINT
+
+log = structlog.get_logger()
 
 REQUEST_SECONDS = 10.0
 READ_SECONDS = 30.0
@@ -58,12 +62,12 @@ class Kafka:
         self.connection = connection
         self._denial: KafkaError | None = None
         self._admin = self._connect()
+        self._renewal = Renewal()
 
     def close(self) -> None:
         """Close the client."""
-        # The error callback makes a cycle of references to the client. If Python's garbage collector destroys the client in
-        # a thread of this client, librdkafka aborts the process. confluent-kafka has no close() for admin clients.
-        self._admin.__exit__(None, None, None)
+        self._renewal.close()
+        close(self._admin)
 
     def _connect(self) -> AdminClient:
         config: dict[str, Any] = {**client_config(self.connection), "error_cb": self._note}
@@ -88,7 +92,7 @@ class Kafka:
                 reason=Reason.BROKER_UNREACHABLE,
             ) from error
         finally:
-            admin.__exit__(None, None, None)
+            close(admin)
         return str(brokers.cluster_id or "")
 
     def topics(self, names: Collection[str]) -> dict[str, TopicInfo | FirnError]:
@@ -271,6 +275,10 @@ class Kafka:
         return future.result()
 
     def _call(self, request: Callable[[], _T]) -> _T:
+        if self._renewal.due():
+            log.warning("the brokers did not answer; a new client asks them", profile=self.profile)
+            before, self._admin = self._admin, self._connect()
+            self._renewal.replace(before)
         self._admin.poll(0)
         self._denial = None
         try:
@@ -282,6 +290,7 @@ class Kafka:
         """Translate a client's exception into an error that shows which party has to act."""
         cause = error.args[0]
         if cause.code() in UNANSWERED:
+            self._renewal.unanswered()
             self._admin.poll(0)
             cause = self._denial or cause
         what = f"profile {self.profile} ({self.connection.bootstrap_servers}), {subject}: {cause.str()}"

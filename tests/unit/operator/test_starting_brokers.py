@@ -1,18 +1,24 @@
-"""Brokers that answer without a broker, as a Kafka does that starts, or without the id of the cluster."""
+"""Brokers that answer without a broker, as a Kafka does that starts or is fenced, or without the id of the cluster."""
 
+import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
 
+from firn import client_renewal
 from firn.kafka_clients import NO_TOPIC
-from firn.model.errors import UnavailableError
+from firn.model.errors import FirnError, UnavailableError
 from firn.model.jobs import KafkaConnection
 from firn_controllers.ports import FleetState
+from firn_operator.adapters.kafka import admin as operator_client
+from firn_operator.adapters.kafka import topics as operator_topics
 from firn_operator.adapters.kafka.topics import Brokers, KafkaTopics
+from firn_spark.kafka import admin as driver_client
 from firn_spark.kafka.admin import Kafka
+from tests.servers.process import await_true
 from tests.unit.fetching import broker
 from tests.unit.fetching.broker import Broker
 
@@ -39,6 +45,16 @@ class Restarting(Broker):
             "controller_id": self.node,
             "topics": [],
         }
+
+
+class Fenced(Broker):
+    """The only broker of a cluster. While it is fenced, it names topics, and no broker."""
+
+    fenced = False
+
+    def _metadata(self) -> dict[str, Any]:
+        answer = {**super()._metadata(), "error_code": 0}
+        return {**answer, "brokers": [], "controller_id": -1} if self.fenced else answer
 
 
 @pytest.fixture
@@ -100,3 +116,52 @@ def test_the_driver_sees_another_cluster_behind_the_same_address(
         assert kafka.cluster_id() == "c"
         server.cluster_id = "d"
         assert kafka.cluster_id() == "d"
+
+
+ROUNDS = 5
+"""Without renewal, the client of the driver never connects again after every second round, and that of the operator after every third
+one, in librdkafka 2.16."""
+
+
+@pytest.fixture
+def fenced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fenced]:
+    monkeypatch.setattr(client_renewal, "RENEWAL_SECONDS", 0.0)
+    for module in (driver_client, operator_client, operator_topics):
+        monkeypatch.setattr(module, "REQUEST_SECONDS" if module is driver_client else "REQUEST_TIMEOUT", 0.5)
+    monkeypatch.setattr(operator_client, "_REST", 0.0)
+    server = Fenced(1, [])
+    server.leaders = {0: 1}
+    with server:
+        yield server
+
+
+def test_the_driver_finds_a_broker_that_was_fenced(fenced: Fenced, clients_of_the_driver: None) -> None:
+    with closing(Kafka("classic", connection_to(fenced))) as kafka:
+
+        def answered() -> bool:
+            with suppress(FirnError):
+                return bool(kafka.topics(["orders"]))
+            return False
+
+        for _ in range(ROUNDS):
+            fenced.fenced = True
+            await_true("requests time out", lambda: not answered())
+            fenced.fenced = False
+            await_true("the client finds the broker", answered)
+
+
+async def test_the_operator_finds_a_broker_that_was_fenced(fenced: Fenced) -> None:
+    with closing(KafkaTopics({"classic": Brokers(connection_to(fenced))})) as topics:
+
+        async def answered() -> bool:
+            with suppress(FirnError):
+                return (await topics.fleet("classic")).brokers == 1
+            return False
+
+        for _ in range(ROUNDS):
+            fenced.fenced = True
+            while await answered():
+                await asyncio.sleep(0.05)
+            fenced.fenced = False
+            while not await answered():
+                await asyncio.sleep(0.05)

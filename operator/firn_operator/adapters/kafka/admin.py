@@ -10,6 +10,7 @@ from typing import Any, cast
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from firn.client_renewal import Renewal, close
 from firn.kafka_clients import RECONNECT_BACKOFF_MS, connection_settings, refuses_certificate
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, UnavailableError
@@ -52,7 +53,7 @@ def client_settings(connection: KafkaConnection) -> dict[str, Any]:
 
 
 class ProfileAdmin:
-    """The admin client of a profile. A changed credential file replaces the client."""
+    """The admin client of a profile. Another one replaces it after a change of a credential file, or without answers."""
 
     def __init__(self, name: str, connection: KafkaConnection | Callable[[], KafkaConnection]) -> None:
         """``connection`` may be a function, if the profile changes its listener."""
@@ -64,6 +65,7 @@ class ProfileAdmin:
         self._all_down = False
         self._resting_until = 0.0
         self._resting_for = ""
+        self._renewal = Renewal()
 
     @property
     def _connection(self) -> KafkaConnection:
@@ -79,27 +81,31 @@ class ProfileAdmin:
             raise UnavailableError(self._resting_for, reason=Reason.BROKER_UNREACHABLE)
 
     def admin(self) -> AdminClient:
-        """Return the client, opened again after a secret file or the connection changed. Raises UnavailableError during `_REST`."""
+        """Return the client, a new one if a secret file or the connection changed, or if brokers did not answer for a while.
+
+        Raises UnavailableError during `_REST`.
+        """
         self.check_rest()
         connection = self._connection
         now = connection, secret_files.signature(connection.secret_files)
-        if self._admin is None or now != self._made_with:
+        if self._admin is None or now != self._made_with or self._renewal.due():
             settings = client_settings(connection)
             try:
-                self._admin = AdminClient(cast(Any, {**settings, "error_cb": self._note}))
+                admin = AdminClient(cast(Any, {**settings, "error_cb": self._note}))
             except KafkaException as error:
                 raise AccessDeniedError(
                     f"profile {self._name}: the Kafka client rejects its settings: {error.args[0].str()}"
                 ) from error
-            self._made_with = now
+            if self._admin is not None:
+                self._renewal.replace(self._admin)
+            self._admin, self._made_with = admin, now
         return self._admin
 
     def close(self) -> None:
         """Close the client."""
-        # The error callback makes a cycle of references to the client. If Python's garbage collector destroys the client in
-        # a thread of this client, librdkafka aborts the process. confluent-kafka has no close() for admin clients.
+        self._renewal.close()
         if self._admin is not None:
-            self._admin.__exit__(None, None, None)
+            close(self._admin)
             self._admin = None
 
     def _note(self, trouble: KafkaError) -> None:
@@ -150,6 +156,7 @@ class ProfileAdmin:
         cause: KafkaError = error.args[0]
         timed_out = cause.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
         if timed_out and self._admin is not None:
+            self._renewal.unanswered()
             self._admin.poll(0)
             cause, self._trouble = self._trouble or cause, None
         subject = f"cannot {action} at {self._connection.bootstrap_servers} (profile {self._name})"
