@@ -198,7 +198,7 @@ class Lease:
         self._until = asked + record.seconds * 2 / 3
         self._lost = ""
         self._unanswered: deque[float] = deque(maxlen=100)
-        """Times of the renewals since ``record`` whose outcome is unknown."""
+        """Times of the renewals since ``record`` that may be stored."""
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"lease-{name}", daemon=True)
@@ -236,6 +236,8 @@ class Lease:
                 return True
             asked = self._clock()
             record = Record(self._record.holder, time.time(), self._record.seconds)
+            # Before the answer: the HTTP client may send a request again, and return only that the second one was refused.
+            self._unanswered.append(record.renewed)
             try:
                 written = self._store.write(self.name, record, self._record.version)
                 if written is None:
@@ -249,7 +251,6 @@ class Lease:
                     log.error("lease lost", lease=self.name, why=self._lost)
                     return True
             except UnavailableError as error:
-                self._unanswered.append(record.renewed)
                 log.warning("lease could not be renewed", lease=self.name, error=str(error))
                 return False
             self._record, self._until = written, asked + record.seconds * 2 / 3
@@ -257,7 +258,7 @@ class Lease:
             return True
 
     def _wrote(self, stored: Record) -> bool:
-        """Return True if ``stored`` is a renewal of this process whose answer was lost.
+        """Return True if ``stored`` is a renewal of this process without an answer.
 
         The holder alone proves nothing: a later process may have the same holder.
         """
@@ -268,7 +269,7 @@ class Lease:
     def _run(self) -> None:
         usual = self._record.seconds / 3
         pause = usual
-        while not self._stop.wait(pause):
+        while not self._lost and not self._stop.wait(pause):
             pause = usual if self.renew() else usual / SOON
 
 

@@ -154,6 +154,36 @@ class StoreContract:
         lease.check()
         lease.release()
 
+    def test_a_renewal_that_the_client_sent_twice_is_no_loss(
+        self, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lease = Leases(store, "me", 60, FakeClock().monotonic).acquire(name)
+        assert lease is not None
+        write = store.write
+
+        def twice(name: str, record: Record, version: str | None) -> Record | None:
+            write(name, record, version)
+            return write(name, record, version)
+
+        monkeypatch.setattr(store, "write", twice)
+        assert lease.renew() is False
+        assert not lease.lost
+        monkeypatch.setattr(store, "write", write)
+        assert lease.renew() is True
+        lease.release()
+
+    def test_a_lost_lease_is_renewed_no_more(self, store: Store, name: str) -> None:
+        lease = Leases(store, "me", 1).acquire(name)
+        assert lease is not None
+
+        def taken() -> bool:
+            held = store.read(name)
+            return held is not None and store.write(name, Record("other", time.time(), 30), held.version) is not None
+
+        await_true("another process takes the lease", taken)
+        await_true("the loss is noticed", lambda: lease.lost)
+        await_true("no thread renews it", lambda: f"lease-{name}" not in {each.name for each in threading.enumerate()})
+
 
 class TestFiles(StoreContract):
     @pytest.fixture
