@@ -1,6 +1,7 @@
 """Search logs, Events, objects and argument lists for the credentials that the tests have created."""
 
 import base64
+import glob
 import itertools
 import json
 import os
@@ -101,8 +102,9 @@ class Collector:
     def _look_at_logs(self) -> None:
         """Give each log file a second name. The kubelet names it NAMESPACE_POD_UID/CONTAINER/NUMBER.log."""
         assert self._logs is not None
-        for file in LOGS.glob("*/*/*.log*"):
-            directory, container, name = file.parts[-3:]
+        # Unlike `Path.glob`, it accepts that the kubelet removes the directory of a deleted pod meanwhile.
+        for path in glob.glob("*/*/*.log*", root_dir=LOGS):
+            file, (directory, container, name) = LOGS / path, Path(path).parts
             # The kubelet renames a full log, so the inode tells files apart.
             with suppress(FileNotFoundError, FileExistsError):
                 os.link(file, self._logs / f"{directory}_{container}_{name}_{file.stat().st_ino}")

@@ -47,7 +47,7 @@ def iceberg_sink(
     *,
     worker: Mapping[str, str] | None = None,
     java: Sequence[str] = (),
-    seconds: float = 90.0,
+    seconds: float = 240.0,
 ) -> Iterator[tuple[Sink, subprocess.Popen[bytes]]]:
     """Run a worker with this connector inside the with block. The control topic and the table must exist.
 

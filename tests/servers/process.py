@@ -25,7 +25,7 @@ def listens(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def await_true(description: str, check: Callable[[], bool], seconds: float = 90.0) -> None:
+def await_true(description: str, check: Callable[[], bool], seconds: float = 240.0) -> None:
     """Wait until ``check`` returns True; fail with ``description``.
 
     The pauses between checks grow, because frequent checks take more CPU than the work that the test waits for. The time
