@@ -1,5 +1,6 @@
 """The contract of `MergeStore`, and of rewrites of many partitions. For every implementation."""
 
+import asyncio
 from random import Random
 
 import pytest
@@ -23,7 +24,9 @@ from tests.contract.metadata_store.builders import ALL_KEYS, FIRST, SECOND, TOPI
 
 async def stored(log: Log, partition: Partition = FIRST) -> list[BatchRange]:
     """Return all ranges of a partition."""
-    (result,) = await log.store.log.find([Lookup(partition, 0, 1 << 40)], 1 << 20)
+    (state,) = await log.store.log.states([partition])
+    assert state is not None
+    (result,) = await log.store.log.find([Lookup(partition, state.log_start, 1 << 40)], 1 << 20)
     return list(result.ranges)
 
 
@@ -256,6 +259,60 @@ class MergeContract(StoreContract):
         ]  # fmt: skip
         await log.store.topics.delete_topic(TOPIC)
         assert await log.store.merges.rows(keys, None, 10) == []
+
+    async def test_ranges_that_retention_dropped_meanwhile_stay_dropped(self, log: Log) -> None:
+        for _ in range(3):
+            await log.commit(batch(), batch(SECOND))
+        rewrite = await merged(log, FIRST, SECOND)
+        await log.store.log.advance_start(FIRST, 2)
+        assert await log.store.retention.drop_ranges(10) == 2
+        assert await log.store.log.rewrite(rewrite) == [False, True]
+        assert [found.base_offset for found in await stored(log)] == [2]
+        assert await log.store.log.states([FIRST]) == [LogState(2, 3, 100)]
+        assert await stored(log, SECOND) == rewrite.swaps[1].new
+
+    async def test_a_topic_that_was_deleted_meanwhile_stays_deleted(self, log: Log) -> None:
+        await log.commit(batch(), batch(SECOND))
+        rewrite = await merged(log, FIRST, SECOND)
+        await log.store.topics.delete_topic(TOPIC)
+        await log.store.retention.drop_ranges(10)
+        assert await log.store.log.rewrite(rewrite) == [False, False]
+        assert rewrite.key in await log.store.retention.dead_objects(0, 10)
+        assert (await log.store.retention.list_objects(*ALL_KEYS))[rewrite.key][1] == 0
+
+    @pytest.mark.parametrize("seed", range(4))
+    async def test_merges_beside_retention_lose_no_range_and_leave_no_object(self, log: Log, seed: int) -> None:
+        random, expected = Random(seed), 0
+        for _ in range(6):
+            for _ in range(random.randint(1, 6)):
+                await log.commit(batch(time=random.randrange(99)), batch(SECOND, records=2))
+                expected += 1
+            start = random.randrange(expected)
+            calls = [
+                log.store.log.rewrite(await merged(log, FIRST, SECOND)),
+                log.store.log.rewrite(await merged(log, FIRST)),
+                log.store.log.advance_start(FIRST, start),
+                log.store.retention.drop_ranges(random.randint(1, 9)),
+                log.store.retention.drop_ranges(9),
+            ]
+            random.shuffle(calls)
+            await asyncio.gather(*calls)
+            (state,) = await log.store.log.states([FIRST])
+            assert state is not None
+            assert state.high_watermark == expected
+            offsets = [found.base_offset for found in await stored(log)]
+            assert offsets == list(range(state.log_start, expected))
+            assert [found.base_offset for found in await stored(log, SECOND)] == list(range(0, 2 * expected, 2))
+        await asyncio.gather(
+            log.store.topics.delete_topic(TOPIC),
+            log.store.log.rewrite(await merged(log, FIRST, SECOND)),
+            log.store.retention.drop_ranges(9),
+        )
+        while await log.store.retention.drop_ranges(100):
+            pass
+        objects = await log.store.retention.list_objects(*ALL_KEYS)
+        assert {key: rows for key, (_, rows, *_) in objects.items() if rows} == {}
+        assert set(objects) == set(await log.store.retention.dead_objects(0, 1000))
 
     async def test_records_without_a_timestamp_keep_their_age(self, log: Log, advance: Advance) -> None:
         await log.commit(batch(time=-1))
