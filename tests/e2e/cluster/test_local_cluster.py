@@ -154,7 +154,7 @@ def assert_policies_are_enforced(cluster: Cluster, image: str) -> None:
     apply(cluster, *(client(name, image) for name in ("friend", "stranger")))
     cluster.kubectl("wait", "--for=condition=Ready", "pod/friend", "pod/stranger", "--timeout=120s")
     # Both pods connect in their first moment, before the kubelet has reported their addresses.
-    assert [cluster.kubectl("logs", name).strip() for name in ("friend", "stranger")] == ["connected", "denied"]
+    assert [first_attempt(cluster, name) for name in ("friend", "stranger")] == ["connected", "denied"]
 
     dns = {"ports": [{"port": 53, "protocol": "UDP"}]}
     apply(cluster, policy("server", "server", {"ingress": []}), policy("friend", "friend", {"egress": [dns]}))
@@ -176,6 +176,16 @@ ATTEMPT = "if timeout 1 bash -c '</dev/tcp/server/7070' 2>/dev/null; then echo c
 
 def attempt(cluster: Cluster, pod: str) -> str:
     return cluster.kubectl("exec", pod, "--", "bash", "-c", ATTEMPT).strip()
+
+
+def first_attempt(cluster: Cluster, pod: str) -> str:
+    """Return what the pod printed about its attempt at its start, which takes up to a second."""
+
+    def printed() -> str:
+        return cluster.kubectl("logs", pod).strip()
+
+    await_true(f"{pod} has tried to connect", lambda: printed() != "")
+    return printed()
 
 
 def await_attempt(cluster: Cluster, pod: str, result: str) -> None:
