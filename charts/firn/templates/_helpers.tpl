@@ -242,16 +242,20 @@ Argument: dict "root" $ "source" (selfSigned | certManager). JSON: {profiles: [N
 certificate. Argument: the signal that stops the server */}}
 {{- define "firn.serveAndReload" -}}
 server=$!
-trap 'kill -{{ . }} $server' INT TERM
+trap 'stopped=yes; kill -{{ . }} $server' INT TERM
 while sleep 30 && kill -0 $server 2> /dev/null; do
   now=$(cksum < "$certificate") || continue
   if [ "$now" != "$used" ]; then kill -HUP $server; used=$now; fi
 done &
-# A signal ends wait before the server has ended.
-while kill -0 $server 2> /dev/null; do
-  if wait $server; then status=0; else status=$?; fi
+status=0
+while true; do
+  stopped=
+  if wait $server; then ended=0; else ended=$?; fi
+  # 127: an earlier wait has returned the status of the server.
+  if [ $ended != 127 ]; then status=$ended; fi
+  # A signal ends wait before the server has ended.
+  if [ -z "$stopped" ]; then exit $status; fi
 done
-exit $status
 {{- end }}
 
 {{/* Secrets that the chart generates once: passwords of the quick start, and tokens of direct reads. JSON: {secrets: [{name, keys}]} */}}
