@@ -42,17 +42,18 @@ GROUPS = {
     "tests/integration/broker/test_java_clients.py": "clients of the broker",
     "tests/integration/broker/test_franz_go.py": "clients of the broker",
     "tests/integration": "servers",
-    "tests/contract": "servers",
+    "tests/contract": "servers of the ports",
 }
 """Folder or module -> the servers that its tests share. The first match counts. Any other module shares nothing.
 
-Spark has several groups, so that no group takes longer than the release."""
+Spark and the other servers have several groups, so that no group takes longer than the release, and none is the last one for long."""
 LONGEST_FIRST = (
     "the release",
     "Spark",
     "Spark under faults",
     "Spark for maintenance",
     "servers",
+    "servers of the ports",
     "clients of the broker",
     "a cluster of its own",
     "a second release",
