@@ -3,6 +3,7 @@
 Hypothesis has no deadline. It tries the same examples in each run, and `make test-long` tries more and random ones. Tests
 that share servers run in one process under `pytest -n`."""
 
+import functools
 import os
 from collections.abc import Generator, Iterator
 from pathlib import PurePosixPath
@@ -70,7 +71,11 @@ LAST = "tests/e2e/test_credentials_stay_secret.py"
 
 def group(nodeid: str) -> str:
     """Return the name of the servers that a test shares with other tests."""
-    module = nodeid.partition("::")[0]
+    return _group_of_module(nodeid.partition("::")[0])
+
+
+@functools.cache
+def _group_of_module(module: str) -> str:
     return next((name for path, name in GROUPS.items() if PurePosixPath(module).is_relative_to(path)), module)
 
 

@@ -71,7 +71,9 @@ def test_of_two_drivers_one_is_fenced_and_records_land_once(direct: World) -> No
     fenced(direct)
 
 
-@pytest.mark.parametrize("after", [0, 1], ids=["dead letters", "table"])
+@pytest.mark.parametrize(
+    "after", [pytest.param(0, marks=pytest.mark.long, id="dead letters"), pytest.param(1, id="table")]
+)
 def test_a_commit_without_an_answer_lands_each_record_once(direct: World, flaky: Proxy, after: int) -> None:
     unanswered(direct, flaky, after)
 
