@@ -247,11 +247,11 @@ while sleep 30 && kill -0 $server 2> /dev/null; do
   now=$(cksum < "$certificate") || continue
   if [ "$now" != "$used" ]; then kill -HUP $server; used=$now; fi
 done &
-status=0
+status=127
 while true; do
   stopped=
   if wait $server; then ended=0; else ended=$?; fi
-  # 127: an earlier wait has returned the status of the server.
+  # 127: an earlier wait has returned the status of the server, or the program is missing.
   if [ $ended != 127 ]; then status=$ended; fi
   # A signal ends wait before the server has ended.
   if [ -z "$stopped" ]; then exit $status; fi
