@@ -37,11 +37,9 @@ Maintenance = Literal[
     "after-commit",
     "after-readback",
     "before-deletion",
-    "after-replay-append",
-    "after-replay-deletion",
-    "after-replay-end",
 ]
-Name = Literal[Ingestion, Publishing, Maintenance]
+Replay = Literal["after-replay-append", "after-replay-deletion", "after-replay-end"]
+Name = Literal[Ingestion, Publishing, Maintenance, Replay]
 Action = Literal["kill", "stop", "raise"]
 
 log = structlog.get_logger()
