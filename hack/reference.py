@@ -192,7 +192,7 @@ def metrics() -> str:
         *telemetry.TopicSetMetrics(lambda: ()).collect(),
         *telemetry.TopicUserMetrics(lambda: ()).collect(),
         *telemetry.CertificateMetrics(dict).collect(),
-        *telemetry.OpenFleetMetrics({}).collect(),
+        *telemetry.OpenFleetMetrics(dict).collect(),
         *telemetry.PlainClientMetrics(dict).collect(),
     ]
     signer = [*telemetry.CertificateMetrics(dict).collect(), *telemetry.StoreCertificateMetrics(dict).collect()]

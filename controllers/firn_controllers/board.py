@@ -55,6 +55,8 @@ class Board:
     certificate_ends: dict[tuple[str, str], datetime] = field(default_factory=dict)
     """Profile and kind -> when the certificate of its brokers ends: ``brokers`` is that of cert-manager, and ``presented`` the one
     that brokers of Apache Kafka use."""
+    open_fleets: dict[str, bool] = field(default_factory=dict)
+    """Profile whose brokers the operator runs -> whether a broker accepts clients without encryption, or is to do so."""
     plain_clients: dict[str, frozenset[str]] = field(default_factory=dict)
     """Profile of Apache Kafka with ``plaintext: Keep`` -> the clients that connect without encryption."""
     listings: dict[str, Listing] = field(default_factory=dict)

@@ -380,6 +380,8 @@ class PodState:
     """Time when the main container ended; None while it runs."""
     message: str = ""
     """The main container's termination message."""
+    ports: frozenset[str] = frozenset()
+    """Names of the main container's ports."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -317,11 +317,14 @@ class FakeCluster:
 
     def _made(self, name: str, labels: Mapping[str, str], live: Manifest) -> PodState:
         hash_ = _template_hash(live)
-        image = live["spec"]["template"]["spec"]["containers"][0]["image"]
+        container = live["spec"]["template"]["spec"]["containers"][0]
+        image, ports = container["image"], frozenset(port["name"] for port in container.get("ports", []))
         if image in self.broken_images:
             trouble = {"waiting_reason": "CrashLoopBackOff", "last_exit_code": 1, "last_exit_reason": "Error"}
-            return pod(name, labels=labels, template_hash=hash_, ready=False, running=False, restarts=2, **trouble)
-        return pod(name, labels=labels, template_hash=hash_)
+            return pod(
+                name, labels=labels, template_hash=hash_, ready=False, running=False, restarts=2, ports=ports, **trouble
+            )
+        return pod(name, labels=labels, template_hash=hash_, ports=ports)
 
     def end_job(
         self, name: str, message: str | None = "", *, failure: str = "", exit_code: int = 0, attempt: int = 0

@@ -90,8 +90,8 @@ class EventReason(StrEnum):
     RECOVERED = "Recovered"
     """All brokers of the profile run again."""
     BROKERS_OPEN = "BrokersOpen"
-    """The configuration lets clients without encryption do everything at the brokers of the profile. The operator repeats the Event each
-    hour."""
+    """Clients without encryption may do everything at brokers of the profile. The message names the cause. The operator repeats the Event
+    each hour."""
     UNENCRYPTED_CLIENTS = "UnencryptedClients"
     """Clients connect to brokers with `plaintext: Keep` without encryption. The message names their addresses."""
     ALL_ENCRYPTED = "AllEncrypted"

@@ -1,15 +1,17 @@
 """The secure listener of a profile's brokers: principals with all rights, and whether all brokers have the listener."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from firn.model import names
 from firn.model.config import Access, Config
 from firn.model.errors import InvalidSpecError
-from firn_controllers.ports import StatefulSetState
+from firn_controllers.ports import PodState, StatefulSetState
 from firn_controllers.trust.sources import Sources
 
 API_SERVER_KEYS = "/openid/v1/jwks"
 """Path of the keys of ServiceAccount tokens at the API server. By default, Kubernetes lets every ServiceAccount read them."""
+OPEN_PORT = "kafka"
+"""Name of the port of brokers for clients without encryption."""
 SOURCES = f"{names.GROUP}/certificate-sources"
 """Annotation of the StatefulSet of brokers with ``access``: the `Sources` of their certificates and CAs."""
 
@@ -34,12 +36,22 @@ def issuer(profile: str, access: Access) -> str:
     return access.issuer
 
 
-def open_warning(profile: str, access: Access | None) -> str:
-    """Return the text of the Event for brokers that accept clients without encryption."""
+def open_pods(pods: Iterable[PodState]) -> list[str]:
+    """Return the names of the pods of brokers that accept clients without encryption."""
+    return sorted(pod.name for pod in pods if OPEN_PORT in pod.ports)
+
+
+def open_warning(profile: str, access: Access | None, pods: Collection[str]) -> str:
+    """Return the text of the Event for brokers that accept clients without encryption. ``pods``: their `open_pods`."""
     if access is None:
         return (
             f"profile {profile}: every client that reaches the brokers may do everything, without encryption, because the profile has no access;"
             " set access, with plaintext: Keep while clients move"
+        )
+    if access.plaintext == "Close":
+        return (
+            f"profile {profile}: clients without encryption may still do everything at {', '.join(pods)}, because these brokers began before"
+            " plaintext: Close; the operator replaces them, so look at their StatefulSet if this Event comes again"
         )
     return (
         f"profile {profile}: clients without encryption may do everything, because access.plaintext is Keep; move them to port 9096, and set"

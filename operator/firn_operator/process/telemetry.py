@@ -461,20 +461,19 @@ class StoreCertificateMetrics(CertificateMetrics):
 
 
 class OpenFleetMetrics(Collector):
-    """The profiles whose configuration lets clients connect without encryption, among those whose brokers the operator runs."""
+    """The profiles at whose brokers clients may connect without encryption, among those whose brokers the operator runs."""
 
-    def __init__(self, openness: Mapping[str, bool]) -> None:
+    def __init__(self, openness: Callable[[], Mapping[str, bool]]) -> None:
         self._openness = openness
 
     def collect(self) -> Iterable[Metric]:
         """Return the metric family of all profiles."""
         family = GaugeMetricFamily(
             "firn_fleet_open",
-            "1 if the configuration lets clients without encryption do everything at the brokers of a profile, else 0; the Event BrokersOpen"
-            " names the cause",
+            "1 if clients without encryption may do everything at a broker of a profile, else 0; the Event BrokersOpen names the cause",
             labels=["profile"],
         )
-        for profile, is_open in self._openness.items():
+        for profile, is_open in self._openness().items():
             family.add_metric([profile], int(is_open))
         return [family]
 

@@ -253,7 +253,7 @@ def _figures(config: Config, controllers: Controllers, survey: Survey) -> list[C
         telemetry.TopicSetMetrics(controllers.sets.all),
         telemetry.TopicUserMetrics(controllers.user_events.users.all),
         telemetry.CertificateMetrics(lambda: controllers.board.certificate_ends),
-        telemetry.OpenFleetMetrics(config.openness),
+        telemetry.OpenFleetMetrics(lambda: config.openness | controllers.board.open_fleets),
         telemetry.PlainClientMetrics(lambda: controllers.board.plain_clients),
     ]
     if config.maintenance.audit.schedule.strip():

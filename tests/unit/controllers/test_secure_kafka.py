@@ -15,11 +15,12 @@ from pydantic import ValidationError
 
 from firn.model import names
 from firn.model.config import Config
-from firn.model.errors import AccessDeniedError, ExitCode
+from firn.model.errors import AccessDeniedError, ExitCode, UnavailableError
 from firn.model.jobs import GroupSettings
 from firn_controllers.cache.topic_users import user_entry
 from firn_controllers.children import Owner
 from firn_controllers.fleet import builders, kinds
+from firn_controllers.fleet.access import OPEN_PORT
 from firn_controllers.fleet.kafka import config_map, metadata_version, plain_clients, stateful_set
 from firn_controllers.fleet.kafka.layout import KafkaFleet, Stage
 from firn_controllers.ports import Manifest
@@ -283,6 +284,8 @@ async def test_a_running_fleet_moves_stage_by_stage(plaintext: str) -> None:
         assert sum(each.ready for each in pods) >= 2, "two brokers always serve"
         found = stage.operator.board.certificate_ends
         assert not found or seen[-1][0] != "1", "some brokers do not have the secure port yet"
+        still_open = any(OPEN_PORT in each.ports for each in pods)
+        assert stage.operator.board.open_fleets["classic"] or not still_open
         stage.clock.advance(5.0)
     assert stage.operator.board.certificate_ends == {("classic", "presented"): gen.NOW}
     stages = [now for now, _, _ in seen]
@@ -294,6 +297,7 @@ async def test_a_running_fleet_moves_stage_by_stage(plaintext: str) -> None:
     await stage.settle()
     expected = SECURE if plaintext == "Close" else PLAIN
     assert stage.cluster.topic("flights")["status"]["bootstrapServers"] == expected
+    assert stage.operator.board.open_fleets == {"classic": plaintext == "Keep"}
 
 
 async def test_brokers_that_refuse_the_operator_can_begin_again() -> None:
@@ -444,13 +448,27 @@ async def test_an_event_each_hour_reports_brokers_that_accept_clients_without_en
     assert [message.startswith(warning or "none") for message in found] == ([True, True] if warning else [])
 
 
+async def test_brokers_that_are_not_closed_yet_are_reported_although_the_configuration_closes_them() -> None:
+    stage = World(config(None, replicas=2))
+    await stage.settle()
+    stage.start(config(access(), replicas=2))
+    stage.topics.problem["classic"] = UnavailableError("no answer")
+    stage.cluster.events.clear()
+    await stage.settle(600)
+    assert stage.operator.board.open_fleets == {"classic": True}
+    (message,) = [message for _, reason, message in stage.cluster.events if reason == "BrokersOpen"]
+    assert message.startswith(
+        f"profile classic: clients without encryption may still do everything at {NAME}-0, {NAME}-1"
+    )
+
+
 def test_an_existing_kafka_is_neither_open_nor_closed() -> None:
     configured = config(None, bootstrapServers="events:9092")
     assert configured.openness == {}
 
 
 def test_the_metric_has_each_profile_that_the_operator_runs() -> None:
-    metrics = telemetry.OpenFleetMetrics({"classic": True, "waves": False})
+    metrics = telemetry.OpenFleetMetrics(lambda: {"classic": True, "waves": False})
     ((first, second),) = [family.samples for family in metrics.collect()]
     assert (first.name, first.labels, first.value) == ("firn_fleet_open", {"profile": "classic"}, 1)
     assert (second.labels, second.value) == ({"profile": "waves"}, 0)

@@ -67,6 +67,14 @@ def test_a_running_pod_has_its_state() -> None:
     assert state.waiting_reason == "CrashLoopBackOff"
 
 
+def test_a_pod_has_the_ports_of_its_main_container() -> None:
+    read = pod(1)
+    assert pod_state(read).ports == frozenset()
+    read["spec"]["containers"][0]["ports"] = [{"name": "kafka", "containerPort": 9092}, {"containerPort": 9094}]
+    read["spec"]["containers"][1]["ports"] = [{"name": "metrics", "containerPort": 9090}]
+    assert pod_state(read).ports == {"kafka", ""}
+
+
 def test_a_starting_pod_has_no_waiting_reason() -> None:
     state = pod_state(pod(1, containerStatuses=[container(state={"waiting": {"reason": "ContainerCreating"}})]))
     assert (state.ready, state.running, state.waiting_reason) == (False, False, None)

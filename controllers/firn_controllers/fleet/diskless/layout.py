@@ -11,7 +11,7 @@ from firn.model import names
 from firn.model.config import Authority, Config, DisklessProfile, Registry, SecretKey
 from firn_controllers.cache.addresses import CLIENT_PORT, INTERNAL_PORT, SECURE_PORT
 from firn_controllers.children import Owner
-from firn_controllers.fleet.access import is_secured, sources_of, super_users
+from firn_controllers.fleet.access import OPEN_PORT, is_secured, sources_of, super_users
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.ports import StatefulSetState
 from firn_controllers.trust.sources import Sources
@@ -77,7 +77,7 @@ class DisklessFleet(Fleet):
 
     def _ports(self, *, plaintext: bool) -> dict[str, int]:
         ports = {
-            "kafka": CLIENT_PORT if plaintext else None,
+            OPEN_PORT: CLIENT_PORT if plaintext else None,
             "secure": SECURE_PORT if self.profile.access is not None else None,
             "internal": INTERNAL_PORT if self.profile.direct_reads is not None else None,
         }

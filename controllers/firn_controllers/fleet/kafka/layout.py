@@ -12,7 +12,7 @@ from firn.model.config import Authority, Config, KafkaProfile
 from firn.model.errors import InvalidSpecError
 from firn_controllers.cache.addresses import CERTIFICATE_PORT, CLIENT_PORT, SECURE_PORT
 from firn_controllers.children import Owner, digest
-from firn_controllers.fleet.access import annotation, sources_of, super_users
+from firn_controllers.fleet.access import OPEN_PORT, annotation, sources_of, super_users
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.ports import Manifest, StatefulSetState
 from firn_controllers.trust.sources import Sources
@@ -135,7 +135,7 @@ class KafkaFleet(Fleet):
     def bootstrap_ports(self) -> Mapping[str, int]:
         """Ports for clients."""
         access = self.profile.access
-        ports = {"kafka": CLIENT_PORT} if self.open else {}
+        ports = {OPEN_PORT: CLIENT_PORT} if self.open else {}
         if access is not None and self.stage >= Stage.BESIDE:
             ports |= {"secure": SECURE_PORT}
             ports |= {"certificate": CERTIFICATE_PORT} if access.client_ca is not None else {}

@@ -3,7 +3,7 @@ board.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from firn.model import names
@@ -12,7 +12,7 @@ from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, Un
 from firn_controllers import children
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.fleet import builders, health, kinds, rollout
-from firn_controllers.fleet.access import open_warning
+from firn_controllers.fleet.access import open_pods, open_warning
 from firn_controllers.fleet.diskless.layout import DisklessFleet
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.fleet.kafka import metadata_version, plain_clients, token_keys
@@ -79,7 +79,6 @@ class FleetReconciler:
             fleet_health, busy = health.fleet_health(profile, None, (), await self._ask(profile)), False
         else:
             fleet_health, busy = await self._fleet(profile)
-            self._warn_if_open(profile)
         self._publish(profile, fleet_health)
         return Outcome(after=INTERVAL_BUSY if busy or fleet_health.problem else INTERVAL)
 
@@ -92,6 +91,7 @@ class FleetReconciler:
         except InvalidSpecError as error:
             return FleetHealth(Reason.BROKER_UNREACHABLE, str(error), stalled=True), False
         pods = await cluster.pods(fleet.labels)
+        self._report_openness(profile, open_pods(pods))
         answers = any(pod.ready for pod in pods)
         admin = await self._ask(profile) if answers else UnavailableError(f"no broker of {fleet.service} is ready")
         self._refuse_scale_down(fleet, live)
@@ -272,13 +272,15 @@ class FleetReconciler:
         except FirnError as error:
             return error
 
-    def _warn_if_open(self, profile: str) -> None:
-        """Report brokers that accept clients without encryption, now and each hour."""
+    def _report_openness(self, profile: str, pods: Collection[str]) -> None:
+        """Report brokers that accept clients without encryption, now and each hour. ``pods``: those that do so now."""
         now = self._context.ports.clock.monotonic()
-        if not self._config.openness[profile] or now < self._warnings_due.get(profile, now):
+        is_open = self._config.openness[profile] or bool(pods)
+        self._context.board.open_fleets[profile] = is_open
+        if not is_open or now < self._warnings_due.get(profile, now):
             return
         self._warnings_due[profile] = now + OPEN_INTERVAL
-        text = open_warning(profile, self._config.closed_profiles.get(profile))
+        text = open_warning(profile, self._config.closed_profiles.get(profile), pods)
         self._context.announce(Announcement("Warning", EventReason.BROKERS_OPEN, text))
 
     def _publish(self, profile: str, fleet_health: FleetHealth) -> None:
