@@ -234,6 +234,7 @@ class Pods(_JsonCommand):
         self.replaced: list[str] = []
         """Names of the replaced pods, in order."""
         self.most_down = 0
+        """Greatest number of pods that were being replaced at the same time. A pod that misses a probe on a busy machine is up."""
 
     def stop(self) -> None:
         self._process.terminate()
@@ -252,7 +253,8 @@ class Pods(_JsonCommand):
             condition["type"] == "Ready" and condition["status"] == "True"
             for condition in pod["status"].get("conditions", [])
         )
-        self._up[name] = document["type"] != "DELETED" and ready and "deletionTimestamp" not in meta
+        gone = document["type"] == "DELETED" or "deletionTimestamp" in meta
+        self._up[name] = not gone and (ready or (uid == old_uid and self._up.get(name, False)))
         if len(self._up) == self._count:
             self.most_down = max(self.most_down, sum(not up for up in self._up.values()))
 
