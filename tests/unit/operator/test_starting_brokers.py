@@ -128,7 +128,7 @@ def fenced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fenced]:
     monkeypatch.setattr(client_renewal, "RENEWAL_SECONDS", 0.0)
     for module in (driver_client, operator_client, operator_topics):
         monkeypatch.setattr(module, "REQUEST_SECONDS" if module is driver_client else "REQUEST_TIMEOUT", 0.5)
-    monkeypatch.setattr(operator_client, "_REST", 0.0)
+    monkeypatch.setattr(operator_client, "REST", 0.0)
     server = Fenced(1, [])
     server.leaders = {0: 1}
     with server:
