@@ -381,7 +381,7 @@ class PodState:
     message: str = ""
     """The main container's termination message."""
     ports: frozenset[str] = frozenset()
-    """Names of the main container's ports."""
+    """Names of the main container's ports that have one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,12 +229,13 @@ class Pods(_JsonCommand):
             "kubectl", "-n", SYSTEM, "get", "pods", "-l", selector, "--watch", "--output-watch-events", "-o", "json"
         )
         self._count = count
-        self._up: dict[str, bool] = {}
+        self._up: dict[str, tuple[str, int] | None] = {}
+        """Pod -> its uid and restarts, from its first moment as ready until it ends or starts again."""
         self._uids: dict[str, str] = {}
         self.replaced: list[str] = []
         """Names of the replaced pods, in order."""
         self.most_down = 0
-        """Greatest number of pods that were being replaced at the same time. A pod that misses a probe on a busy machine is up."""
+        """Greatest number of pods that were away at the same time. A pod that misses a probe on a busy machine is not."""
 
     def stop(self) -> None:
         self._process.terminate()
@@ -254,12 +255,17 @@ class Pods(_JsonCommand):
             for condition in pod["status"].get("conditions", [])
         )
         gone = document["type"] == "DELETED" or "deletionTimestamp" in meta
-        self._up[name] = not gone and (ready or (uid == old_uid and self._up.get(name, False)))
+        states = pod["status"].get("containerStatuses", [])
+        life = uid, sum(state["restartCount"] for state in states)
+        misses = bool(states) and all("running" in state["state"] for state in states) and self._up.get(name) == life
+        self._up[name] = life if not gone and (ready or misses) else None
         if len(self._up) == self._count:
-            self.most_down = max(self.most_down, sum(not up for up in self._up.values()))
+            self.most_down = max(self.most_down, sum(life is None for life in self._up.values()))
 
     def await_all_seen(self) -> None:
-        await_until("the watch shows all pods ready", lambda: sum(self._up.values()) == self._count)
+        await_until(
+            "the watch shows all pods ready", lambda: sum(life is not None for life in self._up.values()) == self._count
+        )
 
 
 def await_rolled(name: str, replicas: int) -> Manifest:

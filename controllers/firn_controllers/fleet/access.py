@@ -50,8 +50,8 @@ def open_warning(profile: str, access: Access | None, pods: Collection[str]) -> 
         )
     if access.plaintext == "Close":
         return (
-            f"profile {profile}: clients without encryption may still do everything at {', '.join(pods)}, because these brokers began before"
-            " plaintext: Close; the operator replaces them, so look at their StatefulSet if this Event comes again"
+            f"profile {profile}: clients without encryption may still do everything at {', '.join(pods)}, because the change of access.plaintext to"
+            f" Close has not reached them; if this Event comes again, see kubectl describe statefulset {names.fleet(profile)}"
         )
     return (
         f"profile {profile}: clients without encryption may do everything, because access.plaintext is Keep; move them to port 9096, and set"

@@ -38,7 +38,7 @@ MACHINE_SETTINGS = (
 """Kernel settings of the whole machine that a kubelet sets. In the node, other files are mounted over them."""
 
 
-# The default makes all pods together weigh as much as one process or session beside them. On a busy machine, their probes would time out.
+# By default, all pods together weigh as much as one process beside them. On a busy machine, their probes would time out.
 _CPU_WEIGHTS = {"cpu.shares": 8 * 1024, "cpu.weight": 8 * 100}
 """File of a control group -> 8 times the default CPU weight: of version 1, and of version 2. With 16 times, pods of three Kafka brokers
 held up the tests beside them for minutes."""

@@ -65,7 +65,7 @@ def expires_at(rules: Rules, lake: Lake, place: str, status: int, **work: Any) -
         ("after-rewrite", 401, ExitCode.DONE),
         ("in-commit", 419, ExitCode.TEMPORARY),
         pytest.param("after-commit", 401, ExitCode.TEMPORARY, marks=pytest.mark.long),
-        # Compaction reads the table once more after that.
+        # The merge of manifests reads the table after that.
         pytest.param("after-readback", 401, ExitCode.TEMPORARY, marks=pytest.mark.long),
         pytest.param("before-deletion", 401, ExitCode.TEMPORARY, marks=pytest.mark.long),
     ],

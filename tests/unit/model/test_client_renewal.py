@@ -1,6 +1,7 @@
 """Replacement of clients whose requests are not answered."""
 
 from firn.client_renewal import RENEWAL_SECONDS, Renewal
+from tests.fakes.clock import FakeClock
 
 
 class Client:
@@ -10,17 +11,10 @@ class Client:
         self.closed = True
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_client_is_replaced_once_without_an_answer() -> None:
-    clock = Clock()
-    renewal = Renewal(clock)
-    clock.now = RENEWAL_SECONDS
+    clock = FakeClock()
+    renewal = Renewal(clock.monotonic)
+    clock.advance(RENEWAL_SECONDS)
     assert not renewal.due(), "each request was answered"
     renewal.unanswered()
     assert renewal.due()
@@ -28,11 +22,11 @@ def test_a_client_is_replaced_once_without_an_answer() -> None:
 
 
 def test_a_new_client_has_time_to_connect() -> None:
-    clock = Clock()
-    renewal = Renewal(clock)
+    clock = FakeClock()
+    renewal = Renewal(clock.monotonic)
     renewal.unanswered()
     assert not renewal.due()
-    clock.now = RENEWAL_SECONDS
+    clock.advance(RENEWAL_SECONDS)
     assert renewal.due()
     renewal.replace(Client())
     renewal.unanswered()
@@ -40,13 +34,13 @@ def test_a_new_client_has_time_to_connect() -> None:
 
 
 def test_a_replaced_client_is_closed_after_its_requests() -> None:
-    clock = Clock()
-    renewal, first, second, third = Renewal(clock), Client(), Client(), Client()
+    clock = FakeClock()
+    renewal, first, second, third = Renewal(clock.monotonic), Client(), Client(), Client()
     renewal.replace(first)
-    clock.now = RENEWAL_SECONDS
+    clock.advance(RENEWAL_SECONDS)
     renewal.replace(second)
     assert not first.closed
-    clock.now = 2 * RENEWAL_SECONDS
+    clock.advance(RENEWAL_SECONDS)
     renewal.replace(third)
     assert (first.closed, second.closed) == (True, False)
     renewal.close()

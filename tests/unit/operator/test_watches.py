@@ -72,7 +72,7 @@ def test_a_pod_has_the_ports_of_its_main_container() -> None:
     assert pod_state(read).ports == frozenset()
     read["spec"]["containers"][0]["ports"] = [{"name": "kafka", "containerPort": 9092}, {"containerPort": 9094}]
     read["spec"]["containers"][1]["ports"] = [{"name": "metrics", "containerPort": 9090}]
-    assert pod_state(read).ports == {"kafka", ""}
+    assert pod_state(read).ports == {"kafka"}
 
 
 def test_a_starting_pod_has_no_waiting_reason() -> None:

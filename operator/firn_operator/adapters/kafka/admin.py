@@ -21,7 +21,7 @@ REQUEST_TIMEOUT = 10.0
 """Seconds after which an admin request times out."""
 _PATIENCE = 3.0
 """Seconds after which a request times out early while no broker accepts a connection."""
-REST = 3.0
+REST_SECONDS = 3.0
 """Seconds for which brokers that did not answer get no request, so that a thousand topics do not time out in turn."""
 DENIALS = frozenset(
     {
@@ -76,14 +76,14 @@ class ProfileAdmin:
         return UnavailableError(text, reason=Reason.BROKER_UNREACHABLE)
 
     def check_rest(self) -> None:
-        """Raise UnavailableError during `REST`."""
+        """Raise UnavailableError during `REST_SECONDS`."""
         if time.monotonic() < self._resting_until:
             raise UnavailableError(self._resting_for, reason=Reason.BROKER_UNREACHABLE)
 
     def admin(self) -> AdminClient:
         """Return the client, a new one if a secret file or the connection changed, or if brokers did not answer for a while.
 
-        Raises UnavailableError during `REST`.
+        Raises UnavailableError during `REST_SECONDS`.
         """
         self.check_rest()
         connection = self._connection
@@ -165,7 +165,7 @@ class ProfileAdmin:
         code = KafkaError._SSL if refuses_certificate(text) else cause.code()
         chained = self.kind(code, f"{subject}: {text}")
         if timed_out and isinstance(chained, UnavailableError):
-            self._resting_until = time.monotonic() + REST
+            self._resting_until = time.monotonic() + REST_SECONDS
             self._resting_for = f"profile {self._name}: {text}"
         chained.__cause__ = error
         return chained

@@ -181,7 +181,7 @@ def pod_state(pod: Manifest) -> PodState:
         created=_time(metadata.get("creationTimestamp")),
         finished=_time(terminated.get("finishedAt")),
         message=terminated.get("message", ""),
-        ports=frozenset(port.get("name", "") for port in pod["spec"]["containers"][0].get("ports", [])),
+        ports=frozenset(port["name"] for port in pod["spec"]["containers"][0].get("ports", []) if "name" in port),
     )
 
 
