@@ -170,7 +170,12 @@ class Agreement:
         if not self._catalog.namespace_exists(namespace):
             # Another thread or process may create it at the same moment.
             with contextlib.suppress(iceberg_errors.NamespaceAlreadyExistsError, sql_errors.IntegrityError):
-                self._catalog.create_namespace(namespace)
+                try:
+                    self._catalog.create_namespace(namespace)
+                except iceberg_errors.ServerError:
+                    # The JDBC catalog of Apache Iceberg answers the loser of such a race with status 500.
+                    if not self._catalog.namespace_exists(namespace):
+                        raise
         return self._catalog.namespace_location(namespace) if isinstance(self._catalog, LeanSqlCatalog) else ""
 
     def _marks(self) -> dict[str, str]:
