@@ -61,8 +61,7 @@ STORIES = (
     if LONG
     else [
         Story(Avro, "Hold", 66, 40),
-        Story(Protobuf, "NewColumn", 12, 40, snapshots=1),
-        Story(Json, "DeadLetter", 12, 40, snapshots=1),
+        Story(Json, "NewColumn", 12, 40, snapshots=1),
     ]
 )
 

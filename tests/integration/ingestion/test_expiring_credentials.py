@@ -45,7 +45,7 @@ def lands(world: World, seen: IngestJob, end: int) -> None:
     "place",
     [
         "before reading",
-        "after-data-files",
+        pytest.param("after-data-files", marks=pytest.mark.long),
         "after-dlq-commit",
         pytest.param("before-commit", marks=pytest.mark.long),
         pytest.param("in-commit", marks=pytest.mark.long),

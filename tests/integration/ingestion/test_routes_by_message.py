@@ -148,7 +148,8 @@ def test_a_field_chooses_the_table_whatever_type_it_has_in_the_schema_of_the_wri
     served.stop()
 
 
-@pytest.mark.parametrize("late", [pytest.param("Order", marks=pytest.mark.long), "rest"])
+@pytest.mark.long
+@pytest.mark.parametrize("late", ["Order", "rest"])
 def test_a_record_is_in_one_table_although_its_schema_comes_while_a_table_is_behind_and_no_driver_runs(
     served: World, registry: Apicurio, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:

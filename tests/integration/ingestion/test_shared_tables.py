@@ -103,9 +103,6 @@ def test_two_topics_with_the_same_offsets_land_exactly_once(world: World) -> Non
     assert {row["state"] for row in world.rows(jobs[0])} == {None, "NY"}
 
 
-PLACES = ("after-dlq-commit", "after-commit")
-
-
 @pytest.mark.long
 def test_topics_land_once_when_drivers_are_killed_around_commits(world: World) -> None:
     jobs = [sharing(world, world.topic(name)) for name in ("eu", "us")]
@@ -124,7 +121,7 @@ def test_topics_land_once_when_drivers_are_killed_around_commits(world: World) -
         check(world, job, end)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", [pytest.param("after-dlq-commit", marks=pytest.mark.long), "after-commit"])
 def test_a_failure_around_a_commit_affects_no_other_topic(world: World, place: str) -> None:
     jobs = started(world, f"{place}=raise:2")
     world.stop()
