@@ -3,14 +3,14 @@
 import fcntl
 import json
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
 from hack import quickstart
-from hack.quickstart import Manifest, kubectl
+from hack.quickstart import RELEASE, SYSTEM, Manifest, kubectl
 from tests.e2e import registry, secure_kafka
 from tests.e2e.commands import COMMANDS, STATEMENTS
 from tests.e2e.credentials import COLLECTOR
@@ -18,6 +18,18 @@ from tests.e2e.topics import VALUES, Produce, topic_manifest
 from tests.servers.apicurio import Apicurio
 
 RESIDENT = "e2e-resident"
+AFTER = ExitStack()
+"""Steps after the last test of the release."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """Uninstall the release if other tests follow in this process. Its pods would take CPU time from them."""
+    yield
+    follows = nextitem is not None and not nextitem.nodeid.startswith("tests/e2e/")
+    if follows and isinstance(item, pytest.Function) and "release" in item.fixturenames:
+        AFTER.close()
+        quickstart.run("helm", "uninstall", RELEASE, "--namespace", SYSTEM)
 
 
 @contextmanager
@@ -50,12 +62,12 @@ def release() -> Iterator[None]:
     quickstart.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESIDENT}})
     quickstart.apply(topic_manifest("resident", RESIDENT))
     COLLECTOR.start()
-    yield
-    COLLECTOR.stop()
-    COMMANDS.close()
-    STATEMENTS.close()
-    kubectl("-n", RESIDENT, "delete", "icebergtopics", "--all", "--timeout=60s", check=False)
-    kubectl("delete", "namespace", RESIDENT, "--wait=false")
+    AFTER.callback(kubectl, "delete", "namespace", RESIDENT, "--wait=false")
+    AFTER.callback(kubectl, "-n", RESIDENT, "delete", "icebergtopics", "--all", "--timeout=60s", check=False)
+    for end in (STATEMENTS.close, COMMANDS.close, COLLECTOR.stop):
+        AFTER.callback(end)
+    with AFTER:
+        yield
 
 
 @pytest.fixture
