@@ -122,7 +122,6 @@ def test_kill_9_around_commits_lands_each_record_once(world: World) -> None:
     killed(world, ["after-commit", "after-dlq-commit", "after-dlq-commit"])
 
 
-@pytest.mark.long
 def test_dead_letters_of_a_killed_round_are_found_after_maintenance(world: World) -> None:
     topic = world.topic()
     job = world.job(topic)
@@ -187,7 +186,6 @@ def test_of_two_drivers_one_is_fenced_and_records_land_once(world: World) -> Non
     fenced(world)
 
 
-@pytest.mark.long
 def test_a_fenced_driver_takes_its_topic_back_after_the_other_driver_stops(world: World) -> None:
     topic = world.topic()
     job = world.job(topic)

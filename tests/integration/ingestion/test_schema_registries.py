@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-import pytest
 
 from firn.model.conditions import Reason
 from firn.model.jobs import RegistryConnection
@@ -146,7 +145,6 @@ def test_records_wait_while_the_registry_is_away_and_none_becomes_a_dead_letter(
     assert served.dead(job) == []
 
 
-@pytest.mark.long
 def test_records_wait_while_the_registry_answers_wrongly_and_none_becomes_a_dead_letter(
     served: World, registry: Apicurio
 ) -> None:
