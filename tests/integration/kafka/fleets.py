@@ -79,9 +79,10 @@ class Brokers:
         (self.files / "tokens" / listeners.TOKEN_FILE).write_text(self.issuer.token(NAMESPACE, "firn-broker"))
         self.publish_keys()
 
-    def certify(self, name: str, *hosts: str) -> None:
+    def certify(self, name: str, *hosts: str, days: float = 1) -> None:
         """Replace the certificate of the brokers, as the kubelet does after a change of the Secret. ``hosts``: further names."""
-        pair = self.authority.issue(name, *(self.address(ordinal) for ordinal in range(3)), "localhost", *hosts)
+        addresses = [self.address(ordinal) for ordinal in range(3)]
+        pair = self.authority.issue(name, *addresses, "localhost", *hosts, days=days)
         for file, source in (("tls.crt", pair.certificate), ("tls.key", pair.key), ("ca.crt", self.authority.file)):
             self._replace("tls", file, source.read_text())
 

@@ -392,6 +392,24 @@ async def test_the_certificate_that_a_broker_presents_and_that_ends_first_is_rep
     ]
 
 
+async def test_the_certificate_of_each_port_counts() -> None:
+    """A listener whose CA of clients is damaged keeps the certificate that it has, while the others present the new one."""
+    settings = access(plaintext="Close", authentication=["OAuth", "Certificate"], clientCa={"secret": "clients"})
+    stage = World(config(settings, external={"host": "kafka.example"}))
+    old, new = gen.NOW + timedelta(days=1), gen.NOW + timedelta(days=90)
+    host = f"{NAME}-0.{NAME}.firn-system.svc"
+    ends = {(host, 9096): new, (host, 9097): new, (host, 9094): new}
+    for port in (9097, 9094):
+        stage.topics.certificate_ends = {**ends, (host, port): old}
+        stage.clock.advance(300)
+        await stage.settle()
+        assert stage.operator.board.certificate_ends == {("classic", "presented"): old}
+    stage.topics.certificate_ends = {**ends, (host, 9092): old}
+    stage.clock.advance(300)
+    await stage.settle()
+    assert stage.operator.board.certificate_ends == {("classic", "presented"): new}
+
+
 def test_denials_are_in_the_log_of_the_container() -> None:
     """The configuration of the official image writes them to a file."""
     data = config_map.build(fleet(access()))["data"]

@@ -13,7 +13,7 @@ from firn.model.errors import InvalidSpecError
 from firn_controllers.cache.addresses import CERTIFICATE_PORT, CLIENT_PORT, SECURE_PORT
 from firn_controllers.children import Owner, digest
 from firn_controllers.fleet.access import OPEN_PORT, annotation, sources_of, super_users
-from firn_controllers.fleet.layout import Fleet
+from firn_controllers.fleet.layout import EXTERNAL_PORT, Fleet
 from firn_controllers.ports import Manifest, StatefulSetState
 from firn_controllers.trust.sources import Sources
 
@@ -140,6 +140,12 @@ class KafkaFleet(Fleet):
             ports |= {"secure": SECURE_PORT}
             ports |= {"certificate": CERTIFICATE_PORT} if access.client_ca is not None else {}
         return ports
+
+    @property
+    def encrypted_ports(self) -> list[int]:
+        """Ports for clients at which a broker presents its certificate. Each listener reads a changed file by itself."""
+        outside = [] if self.open or self.profile.external is None else [EXTERNAL_PORT]
+        return [*(port for name, port in self.bootstrap_ports.items() if name != OPEN_PORT), *outside]
 
     @property
     def bundle(self) -> Authority | None:

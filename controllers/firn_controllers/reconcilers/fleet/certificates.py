@@ -5,12 +5,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import product
 from typing import Any
 
 from firn.model import names
 from firn.model.config import Certificate
 from firn.model.errors import FirnError, InvalidSpecError
-from firn_controllers.cache.addresses import SECURE_PORT
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.fleet import certificate
 from firn_controllers.fleet.kafka.layout import KafkaFleet, Stage
@@ -84,15 +84,16 @@ class FleetCertificates:
         hosts = [f"{pod.name}.{fleet.domain}" for pod in pods if pod.ready]
         if fleet.stage < Stage.MOVED or not hosts or now < self._ends_due.get(fleet.name, now):
             return
-        found = await asyncio.gather(*(self._presented_end(fleet.name, host) for host in hosts))
+        places = product(hosts, fleet.encrypted_ports)
+        found = await asyncio.gather(*(self._presented_end(fleet.name, host, port) for host, port in places))
         if ends := [end for end in found if end is not None]:
             self._context.board.certificate_ends[fleet.name, "presented"] = min(ends)
         self._ends_due[fleet.name] = now + RELOAD_INTERVAL
 
-    async def _presented_end(self, profile: str, host: str) -> datetime | None:
-        """Return the end of the certificate that a broker presents; None if it does not answer."""
+    async def _presented_end(self, profile: str, host: str, port: int) -> datetime | None:
+        """Return the end of the certificate that a broker presents at a port; None if it does not answer."""
         try:
-            return await self._context.ports.topics.certificate_end(host, SECURE_PORT)
+            return await self._context.ports.topics.certificate_end(host, port)
         except FirnError as error:
             log.warning("profile %s: %s", profile, error)
             return None
