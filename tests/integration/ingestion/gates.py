@@ -9,6 +9,7 @@ import pytest
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds.landing_job import LandingJobs
 from tests.integration.ingestion.world import WAIT
+from tests.servers.process import PATIENCE
 
 
 class Gate:
@@ -20,7 +21,7 @@ class Gate:
     def pass_(self) -> None:
         if self.closed.is_set() and not self.held.is_set():
             self.held.set()
-            assert self.open.wait(WAIT)
+            assert self.open.wait(WAIT * PATIENCE)
 
 
 def gate_at(place: str, monkeypatch: pytest.MonkeyPatch) -> Gate:

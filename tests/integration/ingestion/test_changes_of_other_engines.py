@@ -13,6 +13,7 @@ from tests.integration.ingestion.evolution.avro import framed
 from tests.integration.ingestion.gates import gate_at
 from tests.integration.ingestion.world import WAIT, World, exactly, places
 from tests.servers.apicurio import Apicurio
+from tests.servers.process import PATIENCE
 
 ALTERED = (
     "RENAME COLUMN name TO title",
@@ -70,7 +71,7 @@ def test_fields_follow_columns_that_spark_renames_and_drops(world: World, monkey
     world.await_rows(job, 5)
     gate.closed.set()
     world.produce(topic, [json.dumps(record(number)).encode() for number in range(5, 10)])
-    assert gate.held.wait(WAIT)
+    assert gate.held.wait(WAIT * PATIENCE)
     alter(world, job)
     gate.open.set()
     check(world, job, 10)

@@ -13,7 +13,7 @@ from firn.model import names
 from firn.model.jobs import CatalogConnection, IngestJob
 from firn_spark import failpoints
 from tests.integration.ingestion.world import WAIT, World, exactly, maintain, places, value
-from tests.servers.process import await_true
+from tests.servers.process import PATIENCE, await_true
 from tests.servers.proxies.tcp import Proxy
 
 
@@ -278,7 +278,7 @@ def test_dead_letters_of_an_earlier_topic_hide_no_record(
     with monkeypatch.context() as patch:
         patch.setattr(failpoints.Failpoints, "reach", fail)
         world.start()
-        assert between.wait(WAIT)
+        assert between.wait(WAIT * PATIENCE)
         world.stop()
     letters = world.table(job, "__dlq")
     assert (len(world.rows(job)), len(world.dead(job))) == (16, 4 + 5)

@@ -15,7 +15,7 @@ from firn_spark.maintenance.steps.audit import Rows
 from tests.integration.ingestion.gates import gate_at
 from tests.integration.ingestion.world import WAIT, World, exactly, places, value
 from tests.servers.iceberg_rest import IcebergRest
-from tests.servers.process import await_true
+from tests.servers.process import PATIENCE, await_true
 
 
 def ten(first: int) -> list[bytes]:
@@ -62,7 +62,7 @@ def test_credentials_that_expire_within_a_round_lose_and_duplicate_no_record(
     lands(world, seen, 10)
     gate.closed.set()
     world.produce(job.topic, ten(10))
-    assert gate.held.wait(WAIT)
+    assert gate.held.wait(WAIT * PATIENCE)
     iceberg_catalog.rules.expire()
     gate.open.set()
     lands(world, seen, 20)

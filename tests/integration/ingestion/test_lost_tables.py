@@ -6,6 +6,7 @@ from firn_spark.tables.commits import read_landed
 from tests.integration.ingestion.gates import gate_at
 from tests.integration.ingestion.test_exactly_once import good, topic_with
 from tests.integration.ingestion.world import WAIT, World, exactly, places, value
+from tests.servers.process import PATIENCE
 
 
 @pytest.mark.parametrize("place", ["after-data-files", "before-commit"])
@@ -16,7 +17,7 @@ def test_a_table_dropped_during_a_round_is_recreated_with_every_record(
     topic, job = topic_with(world, good(0), freshness_ms=500)
     gate.closed.set()
     world.produce(topic, [value(number) for number in range(10, 20)])
-    assert gate.held.wait(WAIT)
+    assert gate.held.wait(WAIT * PATIENCE)
     world.spark.sql(f"drop table {job.table.identifier}")
     gate.open.set()
     world.await_state(job, "CaughtUp", lag_records=0)

@@ -5,6 +5,7 @@ import pytest
 from firn_spark.tables.commits import read_landed
 from tests.integration.ingestion.gates import gate_at
 from tests.integration.ingestion.world import WAIT, World, audit_of, value
+from tests.servers.process import PATIENCE
 from tests.servers.s3 import S3
 
 OLD, WAITING, NEW = range(20), range(20, 30), range(100, 140)
@@ -31,7 +32,7 @@ def test_a_topic_recreated_during_a_round_is_read_from_its_beginning(
     old_id = world.topic_id(topic)
     gate.closed.set()
     world.produce(topic, [value(number) for number in WAITING])
-    assert gate.held.wait(WAIT)
+    assert gate.held.wait(WAIT * PATIENCE)
     # The new topic is longer than the range of the round in the old one, so the same offsets hold other records.
     world.delete(topic)
     world.create(topic)

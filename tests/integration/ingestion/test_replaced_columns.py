@@ -10,6 +10,7 @@ from firn.tables.renames import FORMER_NAMES
 from tests.integration.ingestion.gates import gate_at
 from tests.integration.ingestion.test_exactly_once import good, topic_with
 from tests.integration.ingestion.world import WAIT, World, exactly, places, value
+from tests.servers.process import PATIENCE
 
 
 def test_a_column_replaced_during_a_round_keeps_the_values_of_the_round(
@@ -19,7 +20,7 @@ def test_a_column_replaced_during_a_round_keeps_the_values_of_the_round(
     topic, job = topic_with(world, good(0, 5), freshness_ms=500)
     gate.closed.set()
     world.produce(topic, [value(number) for number in range(5, 10)])
-    assert gate.held.wait(WAIT)
+    assert gate.held.wait(WAIT * PATIENCE)
     table = world.table(job)
     kind = table.schema().findType("name")
     table.updateSchema().deleteColumn("name").commit()
@@ -40,7 +41,7 @@ def test_a_column_renamed_during_a_round_has_the_values_of_both_names(
     topic, job = topic_with(world, good(0, 5), freshness_ms=500)
     gate.closed.set()
     world.produce(topic, [value(number) for number in range(5, 10)])
-    assert gate.held.wait(WAIT)
+    assert gate.held.wait(WAIT * PATIENCE)
     rename(world.table(job))
     gate.open.set()
     world.await_rows(job, 10)

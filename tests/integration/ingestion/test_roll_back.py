@@ -42,7 +42,7 @@ from tests.integration.ingestion.world import (
     run_on,
     value,
 )
-from tests.servers.process import await_true
+from tests.servers.process import PATIENCE, await_true
 from tests.unit.model.test_released_documents import REFUSED, changed
 
 RULES = (QualityRule(name="none", check="id < 0"),)
@@ -56,7 +56,7 @@ def earlier(world: World) -> Iterator[Process]:
     with world.spawn(code=code_of(COMMIT_0_2_0)) as driver:
         yield driver
         driver.process.send_signal(signal.SIGTERM)
-        assert driver.process.wait(WAIT) == 0, log(world)
+        assert driver.process.wait(WAIT * PATIENCE) == 0, log(world)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ from firn_spark.tables.catalogs import Catalogs, catalog_conf
 from firn_spark.tables.commits import read_landed, view_of
 from firn_spark.tables.java_tables import Tables, quoted
 from tests.servers.kafka import Kafka
-from tests.servers.process import await_true, free_port
+from tests.servers.process import PATIENCE, await_true, free_port
 
 WAIT = 240.0
 ROOT = Path(__file__).parents[3]
@@ -242,7 +242,7 @@ class World(AbstractContextManager["World"]):
     def run_until_killed(self, failpoints: str) -> None:
         """Start a driver as a process, and wait until a failpoint kills it."""
         with self.spawn(failpoints) as driver:
-            assert driver.process.wait(WAIT) == -9, (self.directory / "driver.log").read_text()[-3000:]
+            assert driver.process.wait(WAIT * PATIENCE) == -9, (self.directory / "driver.log").read_text()[-3000:]
 
     def start(self, failpoints: str = "", **settings: Any) -> Driver:
         configured = self.settings.model_copy(update=settings)
