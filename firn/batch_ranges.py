@@ -20,6 +20,9 @@ MAX_RANGES = 20_000
 """Batch ranges of an answer over all its partitions. Beyond this number, each partition may still have one range."""
 MAX_ANSWER_BYTES = 16 << 20
 MAX_RANGE_BYTES = 1 << 30
+IN_TABLE = "in_table"
+"""In place of an error of a partition without ranges: brokers rebuild the first wanted batches from a table, so that only a
+Fetch returns them."""
 
 _Number = Annotated[int, Field(ge=0, le=1 << 62)]
 
@@ -51,7 +54,7 @@ class StoredRange(NamedTuple):
 
 
 class FoundRanges(NamedTuple):
-    """The ranges of a partition by offset, or Kafka's name of the error that prevents the answer."""
+    """The ranges of a partition by offset, or Kafka's name of the error that prevents the answer, or `IN_TABLE`."""
 
     error: str
     ranges: tuple[StoredRange, ...]

@@ -30,7 +30,7 @@ from firn_broker.internal.gates import AccountTokens, Gate, SharedToken
 from firn_broker.internal.listener import InternalListener
 from firn_broker.log_types import EXTERNAL, MAIN, Endpoint, NodeAddress
 from firn_broker.maintenance import fsck, recovery
-from firn_broker.metadata_store.downgrade import RELEASES, downgrade
+from firn_broker.metadata_store.downgrade import RELEASES, downgrade, downgrade_postgres
 from firn_broker.metadata_store.opened import open_store
 from firn_broker.network.server import Server
 from firn_broker.network.tls import TlsContext
@@ -299,13 +299,14 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
 
 
 def take_back(settings: BrokerSettings, release: str | None) -> int:
-    """Take the coordinator's schema back to that of a release, and return the exit code. Raises InvalidSpecError."""
+    """Take the coordinator's schema back to that of a release, and return the exit code. Raises InvalidSpecError, UnavailableError."""
     if release is None:
         raise InvalidSpecError(f"downgrade needs --to with one of the versions {', '.join(RELEASES)}")
     if isinstance(settings.coordinator, SqliteSettings):
         downgrade(settings.coordinator.path, release)
         print(f"{settings.coordinator.path} has the schema of version {release}. Start this version")
     else:
+        asyncio.run(downgrade_postgres(settings.coordinator, release))
         print(f"version {release} works with the schema in PostgreSQL as it is. Start this version")
     return ExitCode.DONE
 

@@ -232,22 +232,46 @@ class BatchOutcome(NamedTuple):
 
 
 class WalRange(NamedTuple):
-    """The position of whole batches in a WAL object."""
+    """The position of whole batches in a WAL object, or in the part of a history object that has batches as they came."""
 
     key: str
     position: int
     length: int
 
 
+class TableRange(NamedTuple):
+    """Whole batches that brokers rebuild from data files of a table, by an entry of a history object."""
+
+    key: str
+    position: int
+    """Bytes of the batches of the entry that come before these."""
+    length: int
+    """Bytes of the rebuilt batches."""
+    entry: int
+    """Position of the entry in the object."""
+    entry_length: int
+    """Bytes of the entry."""
+    stored: int
+    """Bytes of the batches before they moved to the table. All batches of an entry have at most 256 MiB of them: the
+    coordinator counts those of a row in 32 bits."""
+
+
 class BatchRange(NamedTuple):
-    """Consecutive batches of one partition that lie next to each other in an object."""
+    """Consecutive batches of one partition that lie next to each other in an object, or in an entry of a history object.
+
+    ``length`` of the place is what a fetch reads, ``stored`` what the size of the log counts."""
 
     base_offset: int
     last_offset: int
-    place: WalRange
+    place: WalRange | TableRange
     max_timestamp: int
     append_ms: int
     """The append time of all records (LogAppendTime); -1 if they have their own timestamps."""
+
+    @property
+    def stored(self) -> int:
+        """Return the bytes that the size of the log counts: those of the batches before they moved to a table."""
+        return self.place.stored if isinstance(self.place, TableRange) else self.place.length
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +294,8 @@ class Swap:
 
     @property
     def added(self) -> int:
-        """Return by how many bytes the new ranges are larger than the old ones."""
-        return sum(new.place.length for new in self.new) - sum(old.place.length for old in self.old)
+        """Return by how many bytes the new ranges increase the size of the log."""
+        return sum(new.stored for new in self.new) - sum(old.stored for old in self.old)
 
 
 UNMERGED, UNMERGEABLE = 0, 127
@@ -308,7 +332,7 @@ class MergeSource(NamedTuple):
 
 
 class SourceRow(NamedTuple):
-    """Batch ranges in a source of a merge that the coordinator stores as one row."""
+    """Batch ranges in a source of a merge that the coordinator stores as one row. None is a table range."""
 
     partition: Partition
     made_ms: int
@@ -340,7 +364,7 @@ class LookupResult(NamedTuple):
 
 
 class LogState(NamedTuple):
-    """The first offset, the high watermark and the bytes of a partition."""
+    """The first offset, the high watermark and the bytes (`BatchRange.stored`) of a partition."""
 
     log_start: int
     high_watermark: int

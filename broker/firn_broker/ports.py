@@ -240,6 +240,11 @@ class LogStore(Protocol):
         Return for each swap whether it took place. It does not when the log does not have the old ranges any more: the
         topic was deleted, or another rewrite was faster. Objects that lose their last range are dead, and so is the new one if
         no swap took place. The bounds of the partitions stay. Idempotent by key. Raises `FencedError` as `commit` does.
+
+        The object may be a history object: then ranges may become table ranges. Call it so only while all live nodes run programs
+        that know table ranges. From the first table range on, earlier programs cannot start or renew their node lease. But such a
+        broker that runs goes on until its lease expires. A consumer that fetches table ranges from it gets an error, because it
+        takes the entry for damaged batches.
         """
         ...
 
@@ -267,7 +272,8 @@ class LogStore(Protocol):
 
 
 class MergeStore(Protocol):
-    """The objects that merges read, by level (`UNMERGED` and above)."""
+    """The objects that merges read, by level (`UNMERGED` and above). They have no table ranges, and history objects are none of
+    them."""
 
     async def sources(self, level: int, age_ms: int, limit: int) -> Sequence[MergeSource]:
         """Return up to ``limit`` objects of a level with batch ranges whose commit is at least ``age_ms`` ago, the oldest

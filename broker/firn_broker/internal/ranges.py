@@ -6,8 +6,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from firn.batch_ranges import MAX_RANGES, Answer, FoundRanges, Question, StoredRange, WantedRange
-from firn_broker.log_types import LOOKUP_RANGES, BatchRange, Lookup, Partition
+from firn.batch_ranges import IN_TABLE, MAX_RANGES, Answer, FoundRanges, Question, StoredRange, WantedRange
+from firn_broker.log_types import LOOKUP_RANGES, BatchRange, Lookup, Partition, TableRange
 from firn_broker.ports import LogStore
 
 LOOKUPS = 2_000
@@ -21,14 +21,15 @@ _NOTHING: Mapping[UUID, ErrorCode] = MappingProxyType({})
 async def find_ranges(log_store: LogStore, question: Question, errors: Mapping[UUID, ErrorCode] = _NOTHING) -> Answer:
     """Return the batch ranges of each partition from the offset that it wants on, at most `MAX_RANGES` of all.
 
-    A partition that has more keeps its first ones. Partitions of the topics in ``errors`` have this error and no ranges.
+    A partition that has more keeps its first ones, and so does one with table ranges: their objects have no batches.
+    Partitions of the topics in ``errors`` have this error and no ranges.
     Raises UnavailableError if the coordinator does not answer.
     """
     search = _Search(question.partitions)
     pending = []
     for number, wanted in enumerate(question.partitions):
         if wanted.topic in errors:
-            search.fail(number, errors[wanted.topic])
+            search.fail(number, errors[wanted.topic].name)
         elif wanted.start < wanted.end:
             pending.append(number)
     while pending and search.left > 0:
@@ -37,7 +38,7 @@ async def find_ranges(log_store: LogStore, question: Question, errors: Mapping[U
         results = await log_store.find([search.lookup(number) for number in some], allowed)
         for number, result in zip(some, results, strict=True):
             if result.error:
-                search.fail(number, result.error)
+                search.fail(number, result.error.name)
             elif search.add(number, result.ranges):
                 pending.append(number)
     return search.answer()
@@ -59,10 +60,10 @@ class _Search:
         part = self._wanted[number]
         return Lookup(Partition(part.topic, part.partition), self._next[number], ANY_BYTES)
 
-    def fail(self, number: int, error: ErrorCode) -> None:
+    def fail(self, number: int, error: str) -> None:
         """Report an error of a partition that has no ranges yet. Otherwise the driver asks for the other ranges again."""
         if not self._ranges[number]:
-            self._errors[number] = error.name
+            self._errors[number] = error
 
     def add(self, number: int, found: Sequence[BatchRange]) -> bool:
         """Add the ranges of a lookup. Return whether the partition may have more of the wanted ranges."""
@@ -71,6 +72,9 @@ class _Search:
             if batch_range.base_offset >= end:
                 break
             place = batch_range.place
+            if isinstance(place, TableRange):
+                self.fail(number, IN_TABLE)
+                return False
             self._ranges[number].append(
                 StoredRange(
                     self._objects.setdefault(place.key, len(self._objects)), place.position, place.length,

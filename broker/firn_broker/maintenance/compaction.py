@@ -34,6 +34,7 @@ from firn_broker.log_types import (
     Partition,
     Rewrite,
     Swap,
+    TableRange,
     Topic,
     WalRange,
 )
@@ -218,6 +219,9 @@ class Compaction:
             if result.error is not ErrorCode.none or not result.ranges:
                 return _Part((), ())
             for batch_range in result.ranges:
+                if isinstance(batch_range.place, TableRange):
+                    # A topic with its history in a table is not compacted. Its ranges may still be on the way back.
+                    return _Part((), ())
                 if not dirty and wal.horizon(batch_range.place.key) is not None:
                     clean.append(batch_range)
                 elif size >= self._bytes or len(dirty) >= PASS_RANGES:

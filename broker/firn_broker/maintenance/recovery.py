@@ -35,6 +35,7 @@ from firn_broker.log_types import (
     Partition,
     Rewrite,
     Swap,
+    TableRange,
     Topic,
     WalRange,
 )
@@ -70,8 +71,8 @@ class Recovered:
     compacted: list[str] = field(default_factory=list)
     """Compacted and merged objects that took the place of missing ones."""
     kept: list[str] = field(default_factory=list)
-    """Objects without a commit that have the rejected records or are damaged, and compacted and merged objects that took no
-    place. Maintenance keeps them."""
+    """Objects without a commit that have the rejected records or are damaged, compacted and merged objects that took no place,
+    and history objects. Maintenance keeps them."""
 
     @property
     def complete(self) -> bool:
@@ -142,6 +143,8 @@ class _Recovery:
             newest_first = sorted(keys, key=_time, reverse=True)
             merged_keys = [key for key in newest_first if key.endswith(wal.MERGED)]
             restorable = [each for key in merged_keys if (each := await self._examine(lease, key, missing)) is not None]
+            # The coordinator from before such an object may refer to WAL objects that are deleted.
+            self._result.kept += (key for key in keys if key.endswith(wal.HISTORY))
             greatest = max(_greatest_producer(found), min(self._lost.greatest_producer, MOST_PRODUCERS))
             await self._store.nodes.raise_counter(PRODUCERS, greatest + 1)
             await self._store.log.adopt(lease, self._result.kept)
@@ -316,6 +319,10 @@ class _Recovery:
         """Return the offsets of batches that are others in the log; None if the object of the log is gone or damaged. Raises
         UnavailableError."""
         place, differing, offset = old.place, set[int](), old.base_offset
+        if isinstance(place, TableRange):
+            # The object has no batches to compare. Only ranges of the log become table ranges, and these may become WAL ranges
+            # again, which a merge copied.
+            return differing
         try:
             if await self._objects.size(place.key) < place.position + place.length:
                 return None

@@ -166,7 +166,7 @@ class Maintenance:
         keep_ms = int(self._settings.uncommitted_seconds * 1000)
         for key in await self._retention_store.stale_reservations(age, self._settings.round_runs):
             batches = await self._batches(key)
-            if key.endswith(wal.MERGED):
+            if key.endswith((wal.MERGED, wal.HISTORY)):
                 # Its sources have the records, unless the coordinator comes from a backup. Then a recovery needs the object.
                 await self._retention_store.withdraw_reservations([key], keep_ms)
             elif batches is not None and not batches:

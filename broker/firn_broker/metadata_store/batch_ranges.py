@@ -2,21 +2,33 @@
 
 A row has one batch range, or several that lie next to each other in one object (``parts``). Merged objects have rows of
 up to `ROW_BYTES`, so that the coordinator has few rows. Readers get the ranges, so that they read no more than they
-need. A version of the program that does not know ``parts`` takes such a row for one large range."""
+need. A version of the program that does not know ``parts`` takes such a row for one large range.
+
+A row with ``entry_len`` has table ranges next to each other in one entry, however many. Its position and ``entry_len`` are
+those of the entry, its length is the sum of their stored bytes, and ``parts`` has all else. A version of the program that
+does not know ``entry_len`` would take the entry for batches, so it may not use a coordinator with such a row."""
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from firn_broker.log_types import MAX_TIMESTAMP, ROW_BYTES, BatchRange, Lookup, WalRange
+from firn_broker.log_types import MAX_TIMESTAMP, ROW_BYTES, BatchRange, Lookup, TableRange, WalRange
 
-RANGE_COLUMNS = "run.base_offset, run.last_offset, wal.key, run.pos, run.len, run.max_ts, run.append_ms, run.parts"
+RANGE_COLUMNS = (
+    "run.base_offset, run.last_offset, wal.key, run.pos, run.len, run.max_ts, run.append_ms, run.parts, run.entry_len"
+)
 """Columns of ``run`` joined with ``wal``, in the order of `ranges_of_row`."""
 _PART = struct.Struct(">QIq")
 """A batch range of a row: its last offset minus the first one of the row, its bytes, its greatest timestamp."""
+_FIRST = struct.Struct(">Q")
+"""The position of the first table range of a row, in front of its parts. A row may begin in the middle of an entry."""
+_TABLE_PART = struct.Struct(">QIIq")
+"""A table range of a row: its last offset minus the first one of the row, its length, its stored bytes, its greatest
+timestamp."""
 
-RangeRow = tuple[int, int, int, int, int, int, bytes | None]
-"""Last offset, first offset, position, length, greatest timestamp, append time, and parts of a row."""
+RangeRow = tuple[int, int, int, int, int, int, bytes | None, int | None]
+"""Last offset, first offset, position, length, greatest timestamp, append time, parts, and length of the entry of a
+row."""
 
 
 def ranges_of_row(row: Sequence[Any]) -> list[BatchRange]:
@@ -26,7 +38,10 @@ def ranges_of_row(row: Sequence[Any]) -> list[BatchRange]:
 
 def _ranges_from(row: Sequence[Any], offset: int) -> Iterator[BatchRange]:
     """Yield the ranges of a row that end at ``offset`` or later."""
-    base, last, key, position, length, newest, append_ms, parts = row
+    base, last, key, position, length, newest, append_ms, parts, entry_length = row
+    if entry_length is not None:
+        yield from _table_ranges_from(row, offset)
+        return
     if parts is None:
         if last >= offset:
             yield BatchRange(base, last, WalRange(key, position, length), newest, append_ms)
@@ -35,6 +50,17 @@ def _ranges_from(row: Sequence[Any], offset: int) -> Iterator[BatchRange]:
     for delta, size, timestamp in _PART.iter_unpack(parts):
         if base + delta >= offset:
             yield BatchRange(start, base + delta, WalRange(key, position, size), timestamp, append_ms)
+        start, position = base + delta + 1, position + size
+
+
+def _table_ranges_from(row: Sequence[Any], offset: int) -> Iterator[BatchRange]:
+    """Yield the table ranges of a row that end at ``offset`` or later."""
+    base, _, key, entry, _, _, append_ms, parts, entry_length = row
+    start, (position,) = base, _FIRST.unpack_from(parts)
+    for delta, size, stored, timestamp in _TABLE_PART.iter_unpack(parts[_FIRST.size :]):
+        if base + delta >= offset:
+            place = TableRange(key, position, size, entry, entry_length, stored)
+            yield BatchRange(start, base + delta, place, timestamp, append_ms)
         start, position = base + delta + 1, position + size
 
 
@@ -72,26 +98,38 @@ def rows_of_ranges(ranges: Sequence[BatchRange]) -> list[RangeRow]:
 
 
 def _join(group: Sequence[BatchRange], found: BatchRange) -> bool:
-    first, last = group[0], group[-1]
-    end = found.place.position + found.place.length
-    return (
-        last.place.key == found.place.key
-        and last.place.position + last.place.length == found.place.position
-        and last.append_ms == found.append_ms == -1
-        and end - first.place.position <= ROW_BYTES
-    )
+    first, last, place = group[0].place, group[-1].place, found.place
+    if last.key != place.key or last.position + last.length != place.position or group[-1].append_ms != found.append_ms:
+        return False
+    if isinstance(place, TableRange):
+        return isinstance(last, TableRange) and (last.entry, last.entry_length) == (place.entry, place.entry_length)
+    in_objects = not isinstance(last, TableRange)
+    return in_objects and found.append_ms == -1 and place.position + place.length - first.position <= ROW_BYTES
 
 
 def _row(group: Sequence[BatchRange]) -> RangeRow:
-    first, last = group[0], group[-1]
-    length = last.place.position + last.place.length - first.place.position
-    parts = (
-        _PART.pack(found.last_offset - first.base_offset, found.place.length, found.max_timestamp) for found in group
-    )
+    first, last, place = group[0], group[-1], group[0].place
+    length = sum(found.stored for found in group)
+    ends = [(found.last_offset - first.base_offset, found.place.length) for found in group]
+    parts: bytes | None = None
+    if isinstance(place, TableRange):
+        parts = _FIRST.pack(place.position) + b"".join(
+            _TABLE_PART.pack(*end, found.stored, found.max_timestamp) for end, found in zip(ends, group, strict=True)
+        )
+        position, entry_length = place.entry, place.entry_length
+    else:
+        if len(group) > 1:
+            parts = b"".join(_PART.pack(*end, found.max_timestamp) for end, found in zip(ends, group, strict=True))
+        position, entry_length = place.position, None
     return (
-        last.last_offset, first.base_offset, first.place.position, length, max(found.max_timestamp for found in group),
-        first.append_ms, b"".join(parts) if len(group) > 1 else None,
+        last.last_offset, first.base_offset, position, length, max(found.max_timestamp for found in group),
+        first.append_ms, parts, entry_length,
     )  # fmt: skip
+
+
+def has_table_ranges(rows: Iterable[RangeRow]) -> bool:
+    """Return whether a row has table ranges."""
+    return any(entry_length is not None for *_, entry_length in rows)
 
 
 def rows_left(rows: Sequence[Sequence[Any]], old: Sequence[BatchRange]) -> list[tuple[int, RangeRow]] | None:

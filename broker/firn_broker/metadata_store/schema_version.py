@@ -1,4 +1,4 @@
-"""The message for a schema of another version, which both stores use."""
+"""The messages for programs and schemas of different versions, which both stores use."""
 
 
 def mismatch(where: str, version: int, wanted: int) -> str:
@@ -15,4 +15,12 @@ def too_new(where: str, version: int, compatible_from: int, ours: int) -> str:
     return (
         f"coordinator: {where} has schema version {version}, which needs a program of schema version {compatible_from} or later; this"
         f" program has version {ours}. Use the version of firn-broker that migrated the schema, or a later one."
+    )
+
+
+def in_tables(where: str, release: str) -> str:
+    """Explain why a release cannot use a coordinator with table ranges."""
+    return (
+        f"coordinator: {where} has batch ranges whose records lie only in Iceberg tables, and version {release} cannot read them there. Let"
+        " the brokers copy these records back into WAL objects, or let them expire, and repeat the command."
     )

@@ -34,6 +34,8 @@ VERSION = 1
 PREFIX = "wal/"
 MERGED = ".merged"
 """End of the key of a merged object."""
+HISTORY = ".history"
+"""End of the key of a history object, which is no WAL object."""
 RECOVERED = ".recovered"
 """End of the key of an object that a recovery made."""
 _HEAD = struct.Struct(">IHHII16s")
@@ -97,6 +99,11 @@ def merged_key(id: UUID) -> str:
     return f"{key(id)}{MERGED}"
 
 
+def history_key(id: UUID) -> str:
+    """Return the key of a history object, with which brokers rebuild batches from a table."""
+    return f"{key(id)}{HISTORY}"
+
+
 def recovered_key(id: UUID) -> str:
     """Return the key of an object with batches of a merged object that a recovery commits."""
     return f"{key(id)}{RECOVERED}"
@@ -104,7 +111,7 @@ def recovered_key(id: UUID) -> str:
 
 def is_copy(key: str) -> bool:
     """Return whether an object has only records of committed objects, by its key."""
-    return key.endswith((MERGED, RECOVERED)) or horizon(key) is not None
+    return key.endswith((MERGED, HISTORY, RECOVERED)) or horizon(key) is not None
 
 
 def assemble(

@@ -16,6 +16,7 @@ from firn_broker.log_types import (
     Partition,
     Rewrite,
     Swap,
+    TableRange,
     Topic,
     WalRange,
 )
@@ -27,6 +28,8 @@ ADDRESS = NodeAddress("127.0.0.1", 9092)
 TTL = 10_000
 ALL_KEYS = ("wal/", "walz")
 """Bounds of the keys of all objects."""
+SERVED = 250
+"""Bytes of a rebuilt batch range. Its producers sent 100."""
 Advance = Callable[[float], Awaitable[None]]
 
 
@@ -72,6 +75,14 @@ def produced(
 
 def offsets(outcomes: Sequence[BatchOutcome]) -> list[int]:
     return [outcome.base_offset for outcome in outcomes]
+
+
+def in_entry(key: str, old: Sequence[BatchRange], entry: int = 1000, position: int = 0) -> list[BatchRange]:
+    """Place ranges next to each other in an entry."""
+    return [
+        each._replace(place=TableRange(key, position + SERVED * number, SERVED, entry, 40, each.stored))
+        for number, each in enumerate(old)
+    ]
 
 
 async def rewritten(log: Log, *, count: int = 1 << 30) -> Rewrite:

@@ -9,14 +9,15 @@ from tests.contract.metadata_store.logs.batch_ranges import BatchRangeContract
 from tests.contract.metadata_store.logs.commits import CommitContract
 from tests.contract.metadata_store.logs.histories import HistoryContract
 from tests.contract.metadata_store.logs.merges import MergeContract
+from tests.contract.metadata_store.logs.table_ranges import TableRangeContract
 from tests.contract.metadata_store.nodes import NodeContract
 from tests.contract.metadata_store.retention import RetentionContract
 from tests.contract.metadata_store.topics import TopicContract
 
 
 class MetadataStoreContract(
-    NodeContract, TopicContract, CommitContract, HistoryContract, BatchRangeContract, MergeContract, RetentionContract,
-    GroupContract, AccessContract,
+    NodeContract, TopicContract, CommitContract, HistoryContract, BatchRangeContract, MergeContract, TableRangeContract,
+    RetentionContract, GroupContract, AccessContract,
 ):  # fmt: skip
     """All tests that an implementation has to pass."""
 

@@ -17,18 +17,32 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.clock import SystemClock
 from firn.model.errors import InvalidSpecError, UnavailableError
-from firn_broker.__main__ import make_ports
+from firn_broker.__main__ import make_ports, take_back
 from firn_broker.log_types import Commit, CommittedOffset, Partition, Topic
 from firn_broker.metadata_store import idempotence
 from firn_broker.metadata_store.postgres import access as postgres_access
 from firn_broker.metadata_store.postgres import database as postgres_database
 from firn_broker.metadata_store.postgres import retention as postgres_retention
-from firn_broker.metadata_store.postgres.migrations import FUNCTIONS, SCRIPTS
+from firn_broker.metadata_store.postgres.migrations import FUNCTIONS, SCRIPTS, TABLE_RANGES
 from firn_broker.metadata_store.postgres.store import PostgresStore
 from firn_broker.ports import MetadataStore, WentBackError
 from firn_broker.settings import BrokerSettings, DirectorySettings, PostgresSettings
 from tests.contract.metadata_store.access import acl, loaded
-from tests.contract.metadata_store.builders import ADDRESS, FIRST, SECOND, TOPIC, Advance, Log, batch, placed, produced
+from tests.contract.metadata_store.builders import (
+    ADDRESS,
+    FIRST,
+    SECOND,
+    TOPIC,
+    TTL,
+    Advance,
+    Log,
+    StoreContract,
+    batch,
+    placed,
+    produced,
+)
+from tests.contract.metadata_store.logs.merges import merged
+from tests.contract.metadata_store.logs.table_ranges import moved
 from tests.contract.metadata_store.suite import MetadataStoreContract, check_all_ports
 from tests.contract.metadata_store.topics import whole
 from tests.servers.postgres import Postgres
@@ -50,7 +64,9 @@ async def behind(database: Postgres, settings: PostgresSettings) -> AsyncIterato
         await store.close()
 
 
-class TestPostgres(MetadataStoreContract):
+class OverPostgres(StoreContract):
+    """The store over a schema of its own."""
+
     @pytest.fixture
     def settings(self, database: Postgres, tmp_path: Path) -> PostgresSettings:
         password = tmp_path / "password"
@@ -97,6 +113,12 @@ class TestPostgres(MetadataStoreContract):
         yield advance
         await db.close()
 
+    async def compatible_from(self, log: Log) -> tuple[int, int]:
+        assert isinstance(log.store, PostgresStore)
+        return int(await log.store.database.value("SELECT compatible_from FROM cluster")), TABLE_RANGES
+
+
+class TestPostgres(OverPostgres, MetadataStoreContract):
     async def count_time_marks(self, log: Log) -> int:
         assert isinstance(log.store, PostgresStore)
         return int(await log.store.database.value("SELECT count(*) FROM time_mark"))
@@ -415,3 +437,51 @@ class TestPostgres(MetadataStoreContract):
         assert await dropping == 8
         assert await log.store.retention.drop_ranges(10) == 0
         await db.close()
+
+
+class TestProgramsWithoutTableRanges(OverPostgres):
+    """Programs that do not know table ranges stay out while there are any."""
+
+    async def test_a_later_migration_does_not_readmit_programs_that_do_not_know_table_ranges(
+        self, settings: PostgresSettings, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await moved(log)
+        monkeypatch.setattr(postgres_database, "SCRIPTS", (*SCRIPTS, "SELECT 1"))
+        later = PostgresStore(settings)
+        await later.start()
+        assert await self.compatible_from(Log(later, log.lease)) == (TABLE_RANGES, TABLE_RANGES)
+        await later.close()
+
+    async def test_a_program_of_a_released_version_loses_its_node_lease_when_ranges_move_to_a_table(
+        self, log: Log, db: Any
+    ) -> None:
+        """These versions do not read `compatible_from`, and a running broker does not read it again."""
+        statements = json.loads((RELEASED / "0.1.0.json").read_text())
+        (join,) = (statement for statement in statements if "INSERT INTO node" in statement)
+        renew = "UPDATE node SET expires_ms = now_ms() + 9000 WHERE id = 7"
+        node = (7, "host", 9092, "", 9000, None, None)
+        await db.fetchval(join, *node)
+        await db.execute(renew)
+        await moved(log)
+        for statement, values in ((renew, ()), (join, node)):
+            with pytest.raises(asyncpg.PostgresError, match="batch ranges in tables") as raised:
+                await db.execute(statement, *values)
+            assert raised.value.sqlstate == "FN001"
+        await db.execute("UPDATE node SET expires_ms = 0 WHERE id = 7")
+        await asyncio.gather(*(log.store.nodes.renew(log.lease, TTL) for _ in range(9)))
+        await log.store.nodes.join(ADDRESS, TTL)
+
+    async def test_the_way_back_is_open_while_no_range_is_in_a_table(
+        self, settings: PostgresSettings, log: Log, tmp_path: Path
+    ) -> None:
+        given = BrokerSettings(coordinator=settings, objects=DirectorySettings(path=str(tmp_path)))
+        assert await asyncio.to_thread(take_back, given, "0.2.0") == 0
+        await moved(log)
+        with pytest.raises(InvalidSpecError, match=r"version 0\.2\.0 cannot read them there\. Let the brokers copy"):
+            await asyncio.to_thread(take_back, given, "0.2.0")
+        assert await self.compatible_from(log) == (TABLE_RANGES, TABLE_RANGES)
+        await log.store.log.rewrite(await merged(log, FIRST))
+        assert await asyncio.to_thread(take_back, given, "0.2.0") == 0
+        assert (await self.compatible_from(log))[0] < TABLE_RANGES
+        await moved(log)
+        assert await self.compatible_from(log) == (TABLE_RANGES, TABLE_RANGES), "new table ranges close it again"

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from firn.model.errors import InvalidSpecError
+from firn_broker.metadata_store.sqlite import database as sqlite_database
 from firn_broker.metadata_store.sqlite import retention as sqlite_retention
 from firn_broker.metadata_store.sqlite import topics as sqlite_topics
 from firn_broker.metadata_store.sqlite.database import Inline
 from firn_broker.metadata_store.sqlite.logs import log as sqlite_log
-from firn_broker.metadata_store.sqlite.migrations import MIGRATIONS
+from firn_broker.metadata_store.sqlite.migrations import MIGRATIONS, TABLE_RANGES
 from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.ports import MetadataStore
 from tests.contract.metadata_store.builders import FIRST, TOPIC, Advance, Log, batch
+from tests.contract.metadata_store.logs.table_ranges import moved
 from tests.contract.metadata_store.suite import MetadataStoreContract, check_all_ports
 from tests.contract.metadata_store.topics import whole
 from tests.fakes.clock import FakeClock
@@ -38,6 +40,12 @@ class OverSqlite(MetadataStoreContract):
         database = log.store.database
         count: int = await database.run(lambda: database.row("SELECT count(*) FROM time_mark")[0], write=False)
         return count
+
+    async def compatible_from(self, log: Log) -> tuple[int, int]:
+        assert isinstance(log.store, SqliteStore)
+        database = log.store.database
+        (oldest,) = await database.run(lambda: database.row("SELECT compatible_from FROM cluster"), write=False)
+        return oldest, TABLE_RANGES
 
 
 class TestSqliteInMemory(OverSqlite):
@@ -150,6 +158,16 @@ class TestSqliteOnDisk(OverSqlite):
             await older.start()
             assert await older.cluster_id() == "cluster"
         await older.close()
+
+    async def test_a_later_migration_does_not_readmit_programs_that_do_not_know_table_ranges(
+        self, log: Log, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await moved(log)
+        monkeypatch.setattr(sqlite_database, "MIGRATIONS", (*MIGRATIONS, "SELECT 1"))
+        later = SqliteStore(str(tmp_path / "coordinator.db"), clock, "another name")
+        await later.start()
+        assert await self.compatible_from(Log(later, log.lease)) == (TABLE_RANGES, TABLE_RANGES)
+        await later.close()
 
     async def test_a_store_that_may_not_migrate_rejects_another_schema_version(
         self, tmp_path: Path, clock: FakeClock

@@ -18,10 +18,13 @@ from firn_broker.log_types import (
     BatchOutcome,
     Commit,
     LogState,
+    Lookup,
     Node,
     NodeAddress,
     NodeLease,
     Partition,
+    Rewrite,
+    Swap,
     Topic,
     TopicLag,
     Topics,
@@ -34,8 +37,10 @@ from firn_broker.metadata_store.sqlite.nodes import SqliteNodes
 from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.metadata_store.sqlite.topics import SqliteTopics
 from firn_broker.settings import ReaderSettings, WriterSettings
+from firn_broker.storage import wal
 from firn_broker.storage.objects import MemoryObjects
 from firn_broker.storage.put_budget import PutBudget
+from tests.contract.metadata_store.builders import in_entry
 from tests.fakes.clock import FakeClock
 
 TOPIC = UUID(int=1)
@@ -157,6 +162,16 @@ class Rig:
             PutBudget(puts_per_second),
         )  # fmt: skip
         self.reader = Reader(self.store.log, self.objects, self.cache, self.watermarks, ReaderSettings())
+
+
+async def move_to_table(made: Rig, first: int, last: int) -> None:
+    """Move the ranges of the first partition from offset ``first`` to ``last`` to a table."""
+    (found,) = await made.store.log.find([Lookup(FIRST, first, 1 << 40)])
+    old = [one for one in found.ranges if one.base_offset <= last]
+    key = wal.history_key(UUID(int=1))
+    await made.store.log.reserve(made.membership.lease, [key])
+    swap = Swap(FIRST, old, in_entry(key, old))
+    assert await made.store.log.rewrite(Rewrite(made.membership.lease, key, 500, [swap])) == [True]
 
 
 @asynccontextmanager

@@ -17,6 +17,8 @@ from firn_broker.metadata_store.sqlite.migrations import MIGRATIONS
 from firn_broker.metadata_store.sqlite.store import SqliteStore
 from tests.contract.metadata_store.access import OF_ALL, acl, credential, loaded
 from tests.contract.metadata_store.builders import ADDRESS, FIRST, TOPIC, TTL, Log, batch, produced
+from tests.contract.metadata_store.logs.merges import merged
+from tests.contract.metadata_store.logs.table_ranges import moved
 
 each_release = pytest.mark.parametrize("release", RELEASES)
 
@@ -110,6 +112,24 @@ async def test_a_downgrade_and_an_upgrade_keep_all_data(release: str, tmp_path: 
     assert await store.access.create_acls([acl()], 1)
     assert (await loaded(store, access.version)).acls == {acl().principal: [acl()]}
     await store.close()
+
+
+async def test_a_downgrade_fails_while_ranges_are_in_a_table(
+    tmp_path: Path, database: sqlite3.Connection, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lease = await filled(tmp_path)
+    store = await opened(tmp_path)
+    log = Log(store, lease)
+    log.number = 10
+    await moved(log)
+    await store.nodes.leave(lease)
+    before = schema(database)
+    assert downgrade(tmp_path, "0.2.0") == ExitCode.CONFIGURATION
+    assert "version 0.2.0 cannot read them there" in capfd.readouterr().err
+    assert schema(database) == before
+    assert await store.log.rewrite(await merged(log, FIRST)) == [True]
+    await store.close()
+    assert downgrade(tmp_path, "0.2.0") == ExitCode.DONE
 
 
 async def test_a_downgrade_fails_while_a_broker_is_live_or_brokers_are_stopped(

@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn import batch_ranges
-from firn.batch_ranges import MAX_PARTITIONS, PATH, Answer, Question, WantedRange
+from firn.batch_ranges import IN_TABLE, MAX_PARTITIONS, PATH, Answer, Question, WantedRange
 from firn.model.errors import UnavailableError
 from firn_broker.internal import listener, ranges
 from firn_broker.internal.gates import SharedToken
@@ -22,7 +22,7 @@ from firn_broker.log.writer import Append
 from firn_broker.log_types import BatchRange, Lookup, LookupResult, WalRange
 from firn_broker.ports import LogStore
 from tests.unit.broker.batches import batch
-from tests.unit.broker.rig import FIRST, SECOND, TOPIC, Rig, rig
+from tests.unit.broker.rig import FIRST, SECOND, TOPIC, Rig, move_to_table, rig
 
 TOKEN = "a-long-token"
 
@@ -210,6 +210,20 @@ async def test_an_answer_is_limited_and_can_be_continued(monkeypatch: pytest.Mon
                 starts[one.partition] = part.ranges[-1].last_offset + 1
             starts = {part: start for part, start in starts.items() if start < 10}
         assert found == 10
+
+
+@pytest.mark.parametrize("most", [1, 256])
+async def test_an_answer_ends_before_table_ranges(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(ranges, "LOOKUP_RANGES", most)
+    async with rig() as made:
+        await fill(made, 4)
+        await move_to_table(made, 2, 5)
+        answer = await find_ranges(
+            made.store.log, Question(partitions=tuple(WantedRange(TOPIC, 0, start, 8) for start in (0, 3, 6)))
+        )
+        assert [part.error for part in answer.partitions] == ["", IN_TABLE, ""]
+        assert [[one.base_offset for one in part.ranges] for part in answer.partitions] == [[0], [], [6]]
+        assert not any(key.endswith(".history") for key in answer.objects)
 
 
 async def test_many_ranges_take_few_lookups() -> None:

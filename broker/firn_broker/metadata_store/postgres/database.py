@@ -61,7 +61,9 @@ class Database:
                 command_timeout=settings.timeout_seconds, timeout=settings.timeout_seconds,
                 server_settings={"search_path": settings.schema_name, "application_name": "firn-broker", "jit": "off",
                                  # A role or database with "off" would lose acknowledged records in a crash.
-                                 "synchronous_commit": "on"},
+                                 "synchronous_commit": "on",
+                                 # For the trigger that refuses earlier programs.
+                                 "firn_broker.schema": str(len(SCRIPTS))},
             )  # fmt: skip
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             raise UnavailableError(f"coordinator: {trust.with_hint(str(error))}") from error
@@ -115,7 +117,8 @@ class Database:
                 await db.execute(FUNCTIONS)
             await db.execute("INSERT INTO cluster(id) VALUES ($1) ON CONFLICT DO NOTHING", str(uuid4()))
             if version < len(SCRIPTS):
-                await db.execute("UPDATE cluster SET compatible_from = $1", COMPATIBLE_FROM)
+                # Table ranges may have raised it.
+                await db.execute("UPDATE cluster SET compatible_from = greatest(compatible_from, $1)", COMPATIBLE_FROM)
             elif version > len(SCRIPTS):
                 oldest = await db.fetchval("SELECT compatible_from FROM cluster")
                 if oldest > len(SCRIPTS):

@@ -151,6 +151,19 @@ SCRIPTS = (
     CREATE INDEX wal_level ON wal(level, made_ms) WHERE state = 1 AND level < 127;
     ALTER TABLE run ADD COLUMN parts bytea;
     """,
+    """
+    ALTER TABLE run ADD COLUMN entry_len int;
+    CREATE FUNCTION refuse_earlier_programs() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+      IF coalesce(current_setting('firn_broker.schema', true), '') = '' AND (SELECT compatible_from FROM cluster) >= 22 THEN
+        RAISE EXCEPTION 'the coordinator has batch ranges in tables, so this version of firn-broker would not read the log. Use the'
+          ' version that the other brokers run' USING ERRCODE = 'FN001';
+      END IF;
+      RETURN NEW;
+    END $$;
+    CREATE TRIGGER refuse_earlier_programs BEFORE INSERT OR UPDATE ON node FOR EACH ROW WHEN (NEW.expires_ms > 0)
+      EXECUTE FUNCTION refuse_earlier_programs();
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -173,14 +186,21 @@ version sees all earlier ones. The trigger also notes the changes of earlier ver
 
 `credential_use` has the last use of each credential that was used. Changes of a credential delete its row.
 
-`run.parts` has the batch ranges of a row (`metadata_store.batch_ranges`). `wal.level` is the level of an object for
-merges (`log_types.UNMERGED`). `wal.records_ms` is the time from which the age of records without a timestamp counts; null
-for that of the commit.
+`run.parts` has the batch ranges of a row, and `run.entry_len` is null unless they are table ranges
+(`metadata_store.batch_ranges`). `wal.level` is the level of an object for merges (`log_types.UNMERGED`). `wal.records_ms`
+is the time from which the age of records without a timestamp counts; null for that of the commit.
+
+``refuse_earlier_programs`` lets a program before version 22 neither join the cluster nor renew its node lease while there
+may be table ranges. Later programs set `firn_broker.schema` for their connections. Versions 0.1.0 and 0.2.0 do not look at
+`cluster.compatible_from`, and a broker that already runs does not look again.
 """
 
 COMPATIBLE_FROM = 1
 """The oldest version of the schema whose programs work correctly on this one. Raise it with a script that they would
 misunderstand: they refuse to start from then on."""
+TABLE_RANGES = 22
+"""The oldest version whose programs work correctly with table ranges. The transaction that stores such a range raises
+``cluster.compatible_from`` to it, so that a coordinator without table ranges keeps its way back."""
 
 FUNCTIONS = """
     CREATE OR REPLACE FUNCTION raise_counter(p_name text, p_step bigint) RETURNS bigint LANGUAGE sql AS $$

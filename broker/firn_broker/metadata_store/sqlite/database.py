@@ -81,7 +81,8 @@ class Database:
         if not self.row("SELECT 1 FROM cluster"):
             self.connection.execute("INSERT INTO cluster(id) VALUES (?)", (new_cluster_id,))
         if version < len(MIGRATIONS):
-            self.connection.execute("UPDATE cluster SET compatible_from=?", (COMPATIBLE_FROM,))
+            # Table ranges may have raised it.
+            self.connection.execute("UPDATE cluster SET compatible_from=max(compatible_from, ?)", (COMPATIBLE_FROM,))
         elif version > len(MIGRATIONS):
             (oldest,) = self.row("SELECT compatible_from FROM cluster")
             if oldest > len(MIGRATIONS):

@@ -102,6 +102,9 @@ MIGRATIONS = (
     ALTER TABLE wal ADD COLUMN records_ms INTEGER;
     CREATE INDEX wal_level ON wal(level, made_ms) WHERE state = 1 AND level < 127;
     """,
+    """
+    ALTER TABLE run ADD COLUMN entry_len INTEGER;
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -121,7 +124,8 @@ or with the topic. Earlier versions did not store it, so any id that they alloca
 
 `credential_use` has the last use of each credential that was used. Changes of a credential delete its row.
 
-`run.parts` has the batch ranges of a row (`metadata_store.batch_ranges`). `wal.level` is the level of an object for
+`run.parts` has the batch ranges of a row, and `run.entry_len` is null unless they are table ranges
+(`metadata_store.batch_ranges`). `wal.level` is the level of an object for
 merges (`log_types.UNMERGED`). `wal.records_ms` is the time from which the age of records without a timestamp counts; null
 for that of the commit.
 """
@@ -133,3 +137,6 @@ RAISE_FORGOTTEN = (
 COMPATIBLE_FROM = 1
 """The oldest version of the schema whose programs work correctly on this one. Raise it with a script that they would
 misunderstand: they refuse to start from then on."""
+TABLE_RANGES = 20
+"""The oldest version whose programs work correctly with table ranges. The transaction that stores such a range raises
+``cluster.compatible_from`` to it, so that a coordinator without table ranges keeps its way back."""

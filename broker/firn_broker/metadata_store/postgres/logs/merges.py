@@ -7,8 +7,16 @@ from uuid import UUID
 
 from firn.model.errors import FencedError
 from firn_broker.log_types import MergeSource, NodeLease, Partition, Rewrite, SourceRow, Swap
-from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, RangeRow, ranges_of_row, rows_left, rows_of_ranges
+from firn_broker.metadata_store.batch_ranges import (
+    RANGE_COLUMNS,
+    RangeRow,
+    has_table_ranges,
+    ranges_of_row,
+    rows_left,
+    rows_of_ranges,
+)
 from firn_broker.metadata_store.postgres.database import Database
+from firn_broker.metadata_store.postgres.migrations import TABLE_RANGES
 
 NOWHERE = Partition(UUID(int=0), -1)
 """A partition before all others."""
@@ -24,7 +32,7 @@ class PostgresMerges:
         # now_ms() is volatile: outside a subquery, no index would be used.
         rows = await self._database.rows(
             "SELECT key, size, runs, coalesce(records_ms, made_ms) FROM wal WHERE state = 1 AND level = $1 AND level < 127"
-            " AND key NOT LIKE '%.compacted-%'"
+            " AND key NOT LIKE '%.compacted-%' AND key NOT LIKE '%.history'"
             " AND made_ms <= (SELECT now_ms() - $2) ORDER BY made_ms, id LIMIT $3",
             level, age_ms, limit,
         )  # fmt: skip
@@ -34,7 +42,8 @@ class PostgresMerges:
         topic, part = NOWHERE if after is None else after.partition
         rows = await self._database.rows(
             f"SELECT topic_id, part, coalesce(records_ms, made_ms), {RANGE_COLUMNS} FROM wal JOIN run ON run.wal = wal.id"
-            " JOIN log ON log.id = run.log WHERE wal.key = ANY($1::text[]) AND NOT deleted AND last_offset >= log_start"
+            " JOIN log ON log.id = run.log WHERE wal.key = ANY($1::text[]) AND key NOT LIKE '%.history' AND entry_len IS NULL"
+            " AND NOT deleted AND last_offset >= log_start"
             " AND (topic_id, part, last_offset) > ($2::uuid, $3::int, $4::bigint) ORDER BY topic_id, part, last_offset LIMIT $5",
             list(keys), topic, part, -1 if after is None else after.ranges[-1].last_offset, limit,
         )  # fmt: skip
@@ -112,10 +121,11 @@ async def _swap_some(db: Any, wal: int, swaps: Sequence[Swap], numbers: Sequence
         [row[0] for row in gone], [row[3] for row in gone], [object for _, object, _ in kept], wal,
     )  # fmt: skip
     stored = [*new, *kept]
-    columns = list(zip(*(row for *_, row in stored), strict=True)) or [()] * 7
+    columns = list(zip(*(row for *_, row in stored), strict=True)) or [()] * 8
     await db.execute(
-        "INSERT INTO run(log, wal, last_offset, base_offset, pos, len, max_ts, append_ms, parts) SELECT * FROM unnest($1::bigint[],"
-        " $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[], $7::bigint[], $8::bigint[], $9::bytea[])",
+        "INSERT INTO run(log, wal, last_offset, base_offset, pos, len, max_ts, append_ms, parts, entry_len) SELECT * FROM unnest("
+        "$1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[], $7::bigint[], $8::bigint[], $9::bytea[],"
+        " $10::int[])",
         [log for log, *_ in stored], [object for _, object, _ in stored], *columns,
     )  # fmt: skip
     await db.execute(
@@ -123,6 +133,9 @@ async def _swap_some(db: Any, wal: int, swaps: Sequence[Swap], numbers: Sequence
         " WHERE added <> 0 GROUP BY log) it WHERE log.id = it.log",
         [log for log, _ in added], [size for _, size in added],
     )  # fmt: skip
+    if has_table_ranges(row for *_, row in new):
+        # Also if it is there already: a way back, which lowers it, waits for this lock.
+        await db.execute("UPDATE cluster SET compatible_from = greatest(compatible_from, $1)", TABLE_RANGES)
     return waiting
 
 

@@ -5,9 +5,16 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from firn_broker.log_types import MergeSource, NodeLease, Partition, SourceRow, Swap
-from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, ranges_of_row, rows_left, rows_of_ranges
+from firn_broker.metadata_store.batch_ranges import (
+    RANGE_COLUMNS,
+    has_table_ranges,
+    ranges_of_row,
+    rows_left,
+    rows_of_ranges,
+)
 from firn_broker.metadata_store.sqlite.database import Database
 from firn_broker.metadata_store.sqlite.logs.commits import read_log
+from firn_broker.metadata_store.sqlite.migrations import TABLE_RANGES
 
 
 class SqliteMerges:
@@ -22,7 +29,7 @@ class SqliteMerges:
         def work() -> Sequence[MergeSource]:
             rows = database.connection.execute(
                 "SELECT key, size, runs, coalesce(records_ms, made_ms) FROM wal WHERE state=1 AND level=? AND level<127 AND made_ms<=?"
-                " AND key NOT LIKE '%.compacted-%' ORDER BY made_ms, id LIMIT ?",
+                " AND key NOT LIKE '%.compacted-%' AND key NOT LIKE '%.history' ORDER BY made_ms, id LIMIT ?",
                 (level, database.now_ms() - age_ms, limit),
             )
             return [MergeSource(*row) for row in rows]
@@ -41,6 +48,7 @@ class SqliteMerges:
             rows = database.connection.execute(
                 f"SELECT topic_id, part, coalesce(records_ms, made_ms), {RANGE_COLUMNS} FROM wal CROSS JOIN run ON run.wal=wal.id"
                 f" CROSS JOIN log ON log.id=run.log WHERE wal.key IN ({','.join('?' * len(keys))}) AND NOT deleted"
+                " AND key NOT LIKE '%.history' AND entry_len IS NULL"
                 " AND last_offset>=log_start AND (topic_id, part, last_offset) > (?,?,?) ORDER BY topic_id, part, last_offset LIMIT ?",
                 (*keys, *place, limit),
             )
@@ -94,9 +102,12 @@ def swap_ranges(database: Database, wal: int, swap: Swap, removed: Counter[int])
     connection.executemany("DELETE FROM run WHERE log=? AND last_offset=?", [(log.id, row[2]) for row in rows])
     new = [(wal, row) for row in rows_of_ranges(swap.new)]
     connection.executemany(
-        "INSERT INTO run(log, wal, last_offset, base_offset, pos, len, max_ts, append_ms, parts) VALUES (?,?,?,?,?,?,?,?,?)",
+        "INSERT INTO run(log, wal, last_offset, base_offset, pos, len, max_ts, append_ms, parts, entry_len)"
+        " VALUES (?,?,?,?,?,?,?,?,?,?)",
         [(log.id, object, *row) for object, row in (*new, *left)],
     )
+    if has_table_ranges(row for _, row in new):
+        connection.execute("UPDATE cluster SET compatible_from=max(compatible_from, ?)", (TABLE_RANGES,))
     removed.update(row[0] for row in rows)
     removed.subtract(object for object, _ in left)
     if swap.added:
