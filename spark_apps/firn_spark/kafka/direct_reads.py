@@ -4,7 +4,7 @@ import base64
 import dataclasses
 import http.client
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -12,7 +12,7 @@ import structlog
 from pydantic import ValidationError
 
 from firn import trust
-from firn.batch_ranges import MAX_ANSWER_BYTES, MAX_PARTITIONS, PATH, Answer, Question, WantedRange
+from firn.batch_ranges import IN_TABLE, MAX_ANSWER_BYTES, MAX_PARTITIONS, PATH, Answer, Question, WantedRange
 from firn.model.errors import FirnError, UnavailableError
 from firn.model.jobs import DirectReads
 from firn_spark.credentials import read_secret, without_secrets
@@ -41,19 +41,19 @@ class DirectReader:
         self._warned_at = -PAUSE_SECONDS
 
     def locate(self, groups: Sequence[Sequence[Slice]], topic_ids: Mapping[str, str]) -> list[list[Slice]]:
-        """Return the slices with their ranges. A slice whose ranges are not known stays as it is. Never raises.
+        """Return the slices with their ranges. A slice whose ranges are not known gets none. Never raises.
 
         ``topic_ids`` are Kafka's: a topic that was created again under its name has other batches.
         """
         if time.monotonic() < self._resting_until:
             return [list(group) for group in groups]
         try:
-            found = self._ranges(groups, topic_ids)
+            found, rebuilt = self._ranges(groups, topic_ids)
         except (FirnError, OSError, http.client.HTTPException, ValidationError, ValueError, LookupError) as error:
             self._resting_until = time.monotonic() + PAUSE_SECONDS
             self.warn(f"{self._reads.address}: {type(error).__name__}: {str(error)[:300]}")
             return [list(group) for group in groups]
-        return [[_located(part, found.get((part.topic, part.partition), ())) for part in group] for group in groups]
+        return [[_located(part, found, rebuilt) for part in group] for group in groups]
 
     def bucket(self) -> Bucket | None:
         """Return the bucket with the present credentials; None if they cannot be read."""
@@ -75,14 +75,16 @@ class DirectReader:
 
     def _ranges(
         self, groups: Sequence[Sequence[Slice]], topic_ids: Mapping[str, str]
-    ) -> dict[Place, list[ObjectRange]]:
-        """Ask until all ranges are known, or `ROUND_RANGES` of them."""
+    ) -> tuple[dict[Place, list[ObjectRange]], set[Place]]:
+        """Ask until all ranges are known, or `ROUND_RANGES` of them. Return them, and the places where they end because brokers
+        rebuild the next batches."""
         bounds: dict[Place, tuple[int, int]] = {}
         for part in (part for group in groups for part in group):
             start, end = bounds.get((part.topic, part.partition), (part.start, part.end))
             bounds[part.topic, part.partition] = min(start, part.start), max(end, part.end)
         found: dict[Place, list[ObjectRange]] = {place: [] for place in bounds}
         ids = {topic: _uuid(id) for topic, id in topic_ids.items()}
+        rebuilt = set[Place]()
         pending, left = list(bounds), ROUND_RANGES
         while pending and left > 0:
             some, pending = pending[:MAX_PARTITIONS], pending[MAX_PARTITIONS:]
@@ -95,10 +97,12 @@ class DirectReader:
                 ranges = list(_from(answer, number))
                 found[place] += ranges
                 left -= len(ranges)
+                if answer.partitions[number].error == IN_TABLE:
+                    rebuilt.add(place)
                 # Without progress, the end of the log is known, or the broker has an error: brokers answer the fetch.
                 if want.start < _next(found[place], *bounds[place]) < want.end:
                     pending.append(place)
-        return found
+        return found, rebuilt
 
     def _ask(self, question: Question) -> Answer:
         """Send a question to any broker. Raises UnavailableError, OSError, HTTPException and ValidationError."""
@@ -151,12 +155,20 @@ def _next(ranges: Sequence[ObjectRange], start: int, end: int) -> int:
     return min(ranges[-1].last + 1, end) if ranges else start
 
 
-def _located(part: Slice, ranges: Sequence[ObjectRange]) -> Slice:
-    """Return the slice with the ranges that have its offsets, or as it is if they do not cover all of them."""
-    own = tuple(one for one in ranges if one.last >= part.start and one.base < part.end)
-    following = part.start
-    for one in own:
+def _located(part: Slice, found: Mapping[Place, Sequence[ObjectRange]], rebuilt: Container[Place]) -> Slice:
+    """Return the slice with the ranges that have its offsets, or without ranges if they do not cover all of them."""
+    place = part.topic, part.partition
+    own = tuple(one for one in found.get(place, ()) if one.last >= part.start and one.base < part.end)
+    if _cover(own, part.start, part.end):
+        return dataclasses.replace(part, ranges=own)
+    return dataclasses.replace(part, rebuilt=place in rebuilt)
+
+
+def _cover(ranges: Sequence[ObjectRange], start: int, end: int) -> bool:
+    """Return whether ranges have all offsets from ``start`` to before ``end``, one after the other."""
+    following = start
+    for one in ranges:
         if not one.base <= following <= one.last:
-            return part
+            return False
         following = one.last + 1
-    return dataclasses.replace(part, ranges=own) if following >= part.end else part
+    return following >= end

@@ -1,5 +1,6 @@
 """A round lands the same records whether its tasks read the bucket, the brokers, or both."""
 
+import dataclasses
 import json
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -67,14 +68,20 @@ def bucket(tmp_path: Path) -> Stored:
 
 
 def land(
-    broker: Broker, bucket: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, located: bool = True
+    broker: Broker,
+    bucket: Stored,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    located: bool = True,
+    rebuilt: bool = False,
 ) -> TopicResult:
-    """Land both partitions. ``located``: the brokers say where their records are."""
+    """Land both partitions. ``located``: the brokers say where their records are. ``rebuilt``: in a table."""
 
     def locate(_: DirectReader, groups: Sequence[Sequence[Slice]], ids: dict[str, str]) -> list[list[Slice]]:
         assert ids == {"orders": "id-1"}
         if not located:
-            return [list(group) for group in groups]
+            return [[dataclasses.replace(part, rebuilt=rebuilt) for part in group] for group in groups]
         return [[bucket.slice(part.topic, part.partition, part.start, part.end) for part in group] for group in groups]
 
     monkeypatch.setattr(DirectReader, "locate", locate)
@@ -131,6 +138,15 @@ def test_brokers_serve_all_offsets_if_they_do_not_say_where_these_are(
     assert places(result) == EXPECTED
     assert result.detours == 2
     assert [part.fetch_offset for part in broker.wanted] == [0, 1]
+
+
+def test_brokers_serve_offsets_that_they_rebuild_and_this_is_no_detour(
+    broker: Broker, bucket: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(broker, 0, 1)
+    result = land(broker, bucket, tmp_path, monkeypatch, located=False, rebuilt=True)
+    assert places(result) == EXPECTED
+    assert (result.detours, result.problem) == (0, "")
 
 
 def test_a_damaged_object_is_no_reason_to_lose_or_repeat_records(

@@ -21,7 +21,7 @@ from firn_spark.kafka.direct_reads import DirectReader
 from firn_spark.worker.fetching.slices import ObjectRange, Slice
 from tests.servers.process import free_port
 from tests.unit.broker.batches import batch
-from tests.unit.broker.rig import FIRST, SECOND, TOPIC, rig
+from tests.unit.broker.rig import FIRST, SECOND, TOPIC, move_to_table, rig
 
 TOPIC_ID = base64.urlsafe_b64encode(TOPIC.bytes).decode().rstrip("=")
 IDS = {"orders": TOPIC_ID}
@@ -212,6 +212,23 @@ def test_credentials_are_read_for_each_round(token: Path, tmp_path: Path) -> Non
         assert bucket is not None
         assert bucket.options == {"aws_region": "r", "key": value}
         assert value not in repr(bucket)
+
+
+async def test_brokers_serve_the_slices_of_a_partition_that_they_rebuild(token: Path) -> None:
+    async with rig() as made:
+        for _ in range(4):
+            await made.writer.append([Append(place, batch(2), False) for place in (FIRST, SECOND)])
+        await move_to_table(made, 2, 3)
+        server = await InternalListener(made.store.log, SharedToken(token)).bind("127.0.0.1", 0)
+        await server.start_serving()
+        asking = reader(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", token)
+        groups = [[Slice("orders", 0, 0, 2), Slice("orders", 1, 0, 8)], [Slice("orders", 0, 2, 8)]]
+        found = await asyncio.to_thread(asking.locate, groups, IDS)
+        beyond = await asyncio.to_thread(asking.locate, [[Slice("orders", 0, 4, 8)]], IDS)
+        server.close()
+    assert [[one.base for one in part.ranges] for group in found for part in group] == [[0], [0, 2, 4, 6], []]
+    assert [part.rebuilt for group in found for part in group] == [False, False, True]
+    assert [one.base for one in beyond[0][0].ranges] == [4, 6]
 
 
 async def test_driver_and_broker_understand_each_other(token: Path) -> None:

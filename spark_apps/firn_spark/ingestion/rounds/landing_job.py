@@ -61,7 +61,7 @@ class TopicResult:
     rules: dict[str, int] = field(default_factory=dict)
     """Quality rule -> records that failed it."""
     detours: int = 0
-    """Partitions that brokers served although the profile has direct reads."""
+    """Partitions that brokers served although the bucket has their batches and the profile has direct reads."""
     problem: str = ""
     """Why a task could not read the bucket."""
     dead_letters_missing: bool = False
@@ -206,7 +206,7 @@ class LandingJobs:
         if bucket is not None:
             groups = reader.locate(groups, {topic.job.topic: topic.topic_id for topic in planned})
         results = parse_results(self._by_tasks(planned, plan, groups, bucket))
-        for part in (part for group in groups for part in group if not part.ranges):
+        for part in (part for group in groups for part in group if not part.ranges and not part.rebuilt):
             results.setdefault(part.topic, TopicResult()).detours += 1
         for result in results.values():
             if result.problem:

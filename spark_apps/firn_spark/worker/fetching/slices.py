@@ -22,10 +22,13 @@ class ObjectRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A range of a partition for a task. ``ranges`` has the places of all its offsets, or is empty: then brokers serve it."""
+    """A range of a partition for a task. ``ranges`` has the places of all its offsets, or is empty: then brokers serve it.
+
+    ``rebuilt``: only brokers can serve it, because they rebuild batches of the partition from a table."""
 
     topic: str
     partition: int
     start: int
     end: int
     ranges: tuple[ObjectRange, ...] = ()
+    rebuilt: bool = False
