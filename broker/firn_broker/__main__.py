@@ -26,6 +26,7 @@ from firn_broker.cluster import processes
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.process_setup import log_as_json
 from firn_broker.cluster.processes import Supervisor
+from firn_broker.history.rebuilding.workers import HistoryWorkers
 from firn_broker.internal.gates import AccountTokens, Gate, SharedToken
 from firn_broker.internal.listener import InternalListener
 from firn_broker.log_types import EXTERNAL, MAIN, Endpoint, NodeAddress
@@ -166,7 +167,10 @@ def make_ports(settings: BrokerSettings, clock: Clock, chance: random.Random, *,
     objects = open_objects(settings.objects)
     decoder = ThreadPoolExecutor(1, thread_name_prefix="decoder")
     registries = HttpRegistries(settings.registries)
-    return Ports(metadata_store, objects, clock, chance, decoder, own_processes=True, registries=registries)
+    history = HistoryWorkers(settings)
+    return Ports(
+        metadata_store, objects, clock, chance, decoder, own_processes=True, history=history, registries=registries
+    )
 
 
 def _tls(name: str, listener: Listener) -> TlsContext | None:

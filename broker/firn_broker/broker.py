@@ -48,7 +48,7 @@ from firn_broker.maintenance.retention import Maintenance
 from firn_broker.network.budget import Budget
 from firn_broker.network.router import Call, Client, Route, Router
 from firn_broker.network.server import Entrance
-from firn_broker.ports import MetadataStore, ObjectStore, SubjectLookup
+from firn_broker.ports import History, MetadataStore, ObjectStore, SubjectLookup
 from firn_broker.settings import BrokerSettings, DirectorySettings, Listener
 from firn_broker.storage.put_budget import BUCKET_PUTS, DIRECTORY_PUTS, PutBudget
 from firn_broker.topics.configs import TopicConfigs
@@ -79,6 +79,8 @@ class Ports:
     """A thread that decodes records; None decodes in the event loop."""
     own_processes: bool = False
     """True if processes of their own check batches for compacted topics and values for gates, and merge objects."""
+    history: History | None = None
+    """The batches whose records lie in tables; None without such topics."""
     registries: SubjectLookup = field(default_factory=lambda: HttpRegistries({}))
     """The schema registries of topics with a gate."""
 
@@ -129,7 +131,7 @@ class Broker:
             settings.registries,
         )
         self.producer_ids = ProducerIds(store.nodes, ports.random)
-        self.reader = Reader(store.log, ports.objects, self.cache, self.watermarks, settings.reader)
+        self.reader = Reader(store.log, ports.objects, self.cache, self.watermarks, settings.reader, ports.history)
         self.parsed = Budget(settings.connections.buffered_bytes)
         """Bounds what produce requests take besides their bytes, from their parsing until their answer."""
         self.fetch_sessions = FetchSessions(settings.reader.max_session_partitions, self.identifiers)
@@ -337,6 +339,7 @@ class Broker:
         self.checks.close()
         self.value_checks.close()
         self.registries.close()
+        self.reader.close()
         await self.metadata_store.close()
         await self.objects.close()
 

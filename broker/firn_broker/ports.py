@@ -205,6 +205,21 @@ class TopicStore(Protocol):
         ...
 
 
+class History(Protocol):
+    """The batches whose records lie in tables."""
+
+    async def rebuild(self, ranges: Sequence[BatchRange]) -> list[memoryview]:
+        """Return the batches of table ranges of one entry, one buffer for each range.
+
+        Raises CorruptDataError if the table does not give back these batches, and UnavailableError.
+        """
+        ...
+
+    def close(self) -> None:
+        """End all processes."""
+        ...
+
+
 class LogStore(Protocol):
     """Logs of partitions: which offsets batches have, and in which objects they lie."""
 
@@ -288,8 +303,8 @@ class MergeStore(Protocol):
         """
         ...
 
-    async def unfinished(self, lease: NodeLease) -> Sequence[str]:
-        """Return the keys of merged objects that the lease has reserved and not committed."""
+    async def unfinished(self, lease: NodeLease, ending: str) -> Sequence[str]:
+        """Return the keys with this ending that the lease has reserved and not committed."""
         ...
 
     async def finish(self, keys: Sequence[str]) -> None:

@@ -414,6 +414,15 @@ class BucketSettings(Settings):
     """Seconds after which a request to the object store fails."""
 
 
+class HistorySettings(Settings):
+    """Batches whose records lie in data files of tables."""
+
+    stores: tuple[BucketSettings, ...] = ()
+    """Stores of the data files of tables, each with the beginning of their paths as its URL."""
+    workers: int = Field(default=1, ge=1, le=64)
+    """Processes that rebuild batches for consumers. Each has a few row groups in memory, some 300 MiB."""
+
+
 class BrokerSettings(Settings):
     """All settings of a broker."""
 
@@ -459,6 +468,8 @@ class BrokerSettings(Settings):
     """Creation of topics, and their default configs."""
     groups: GroupSettings = GroupSettings()
     """Timeouts and limits of consumer groups."""
+    history: HistorySettings = HistorySettings()
+    """Batches whose records lie in data files of tables."""
     upkeep: MaintenanceSettings = MaintenanceSettings()
     """Retention, compaction and deletion of stored batches."""
 

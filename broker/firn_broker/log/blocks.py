@@ -12,11 +12,12 @@ from collections.abc import Sequence
 
 from firn.model.errors import CorruptDataError
 from firn.records import record_batch
-from firn_broker.log_types import BatchRange
+from firn_broker.log_types import BatchRange, TableRange
 
 Slot = tuple[str, int, int]
-"""Key of an object, position of a batch range in it, and base offset of the range; -1 twice for the whole object. After the coordinator
-has lost a commit, the same bytes may get another offset."""
+"""Key of an object, position of a batch range in it, and base offset of the range; -1 twice for the whole object. Positions of table
+ranges are those in their entry, so the key contains the place of the entry. After the coordinator has lost a commit, the same bytes
+may get another offset."""
 LARGE = 1 << 14
 """Average bytes of batches from which heads cost less than a copy of the batches."""
 
@@ -82,7 +83,9 @@ class Block:
 
 def slot_of(batch_range: BatchRange) -> Slot:
     """Return the slot of a batch range."""
-    return batch_range.place.key, batch_range.place.position, batch_range.base_offset
+    place = batch_range.place
+    key = f"{place.key}#{place.entry}" if isinstance(place, TableRange) else place.key
+    return key, place.position, batch_range.base_offset
 
 
 def number_batches(batch_range: BatchRange, data: memoryview) -> Block:

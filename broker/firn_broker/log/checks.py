@@ -24,12 +24,13 @@ SECONDS = 10.0
 """Seconds after which the process counts as stuck. A batch takes a twentieth of a second."""
 
 
-class CheckProcess:
+class AnsweringProcess:
     """A process that answers one frame at a time (`firn_broker.log.check_process.serve`). It starts with the first frame."""
 
-    def __init__(self, module: str) -> None:
-        """``module`` is the program of the process."""
+    def __init__(self, module: str, seconds: float = SECONDS) -> None:
+        """``module`` is the program of the process. It counts as stuck after ``seconds`` without an answer."""
         self._module = module
+        self._seconds = seconds
         self._process: Process | None = None
 
     async def ask(self, *frame: bytes) -> bytes:
@@ -45,7 +46,7 @@ class CheckProcess:
         assert requests is not None
         assert answers is not None
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(self._seconds):
                 requests.write(sum(map(len, frame)).to_bytes(4, "big"))
                 for part in frame:
                     requests.write(part)
@@ -71,7 +72,7 @@ class Checks:
         self._decoder = decoder
         self._own_process = own_process
         self._turns = Turns(1, 1)
-        self._process = CheckProcess("firn_broker.log.check_process")
+        self._process = AnsweringProcess("firn_broker.log.check_process")
         self._stopped = False
 
     async def require(self, batch: Batch, address: str) -> None:

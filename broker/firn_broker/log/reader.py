@@ -17,9 +17,9 @@ from firn.model.errors import CorruptDataError, UnavailableError
 from firn_broker import metrics
 from firn_broker.log.blocks import Block, BlockCache, Slot, number_batches, slot_of
 from firn_broker.log.watermarks import Waiter, Watermarks
-from firn_broker.log_types import LOOKUP_RANGES, BatchRange, Lookup, LookupResult, Partition
+from firn_broker.log_types import LOOKUP_RANGES, BatchRange, Lookup, LookupResult, Partition, TableRange
 from firn_broker.network.budget import SHARES, Budget, Share
-from firn_broker.ports import LogStore, ObjectStore
+from firn_broker.ports import History, LogStore, ObjectStore
 from firn_broker.settings import ReaderSettings
 
 log = structlog.get_logger()
@@ -81,9 +81,12 @@ class Reader:
         cache: BlockCache,
         watermarks: Watermarks,
         settings: ReaderSettings,
+        history: History | None = None,
     ) -> None:
+        """Read batches from ``store``, and those whose records lie in tables through ``history``."""
         self._log_store = log_store
         self._store = store
+        self._history = history
         self._cache = cache
         self._watermarks = watermarks
         self._settings = settings
@@ -108,6 +111,11 @@ class Reader:
         """Answer all waiting fetches with the records that there are."""
         self._stopping = True
         self._watermarks.wake()
+
+    def close(self) -> None:
+        """End the processes that rebuild batches."""
+        if self._history is not None:
+            self._history.close()
 
     async def fetch(
         self, positions: Sequence[Position], *, min_bytes: int, max_bytes: int, max_wait_seconds: float, share: Share
@@ -313,16 +321,18 @@ class Reader:
         self._start([batch_range for batch_range in ranges if self._cache.get(batch_range) is None], recent=False)
 
     def _start(self, ranges: Iterable[BatchRange], *, recent: bool) -> None:
-        """Start to load ranges that are not being loaded, with one read for each object."""
-        by_object: dict[str, list[BatchRange]] = {}
+        """Start to load ranges that are not being loaded, with one read for each object or entry of a history object."""
+        by_object: dict[tuple[str, int], list[BatchRange]] = {}
         for batch_range in ranges:
             if slot_of(batch_range) not in self._loading:
                 future: asyncio.Future[Block] = asyncio.get_running_loop().create_future()
                 # The fetch may be cancelled by then: asyncio must not report an exception that no fetch retrieves.
                 future.add_done_callback(lambda loaded: loaded.cancelled() or loaded.exception())
                 self._loading[slot_of(batch_range)] = future
-                by_object.setdefault(batch_range.place.key, []).append(batch_range)
-        for key, group in by_object.items():
+                place = batch_range.place
+                entry = place.entry if isinstance(place, TableRange) else -1
+                by_object.setdefault((place.key, entry), []).append(batch_range)
+        for (key, _), group in by_object.items():
             task = asyncio.create_task(self._read(key, group, recent=recent))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -345,12 +355,8 @@ class Reader:
         read."""
         lane = "tail" if recent else "backfill"
         async with self._tails if recent else self._backfills:
-            spans = [
-                (batch_range.place.position, batch_range.place.position + batch_range.place.length)
-                for batch_range in ranges
-            ]
             with metrics.GET_SECONDS.labels(lane).time():
-                contents = await self._store.get_ranges(key, spans)
+                contents = await self._contents(key, ranges)
         damaged, errors = [], []
         for batch_range, data in zip(ranges, contents, strict=True):
             metrics.GET_BYTES.labels(lane).inc(len(data))
@@ -367,6 +373,17 @@ class Reader:
         if errors and read == "second":
             raise errors[0]
         return damaged
+
+    async def _contents(self, key: str, ranges: Sequence[BatchRange]) -> Sequence[memoryview]:
+        """Return the bytes of ranges of one object, or of one entry of a history object."""
+        if not isinstance(ranges[0].place, TableRange):
+            places = [each.place for each in ranges]
+            return await self._store.get_ranges(
+                key, [(place.position, place.position + place.length) for place in places]
+            )
+        if self._history is None:
+            raise UnavailableError("this broker cannot read tables")
+        return await self._history.rebuild(ranges)
 
     async def read(self, batch_range: BatchRange) -> Block:
         """Load the block of one batch range. Raises UnreadableError."""

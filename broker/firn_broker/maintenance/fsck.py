@@ -129,6 +129,8 @@ async def _examine_bytes(objects: ObjectStore, key: str, size: int, findings: Fi
         start, end = wal.index_range(data[-wal.TAIL :], size)
         wal.read_index(data[start:end], data[-wal.TAIL :])
         wal.check_segments(data)
+        if key.endswith(wal.HISTORY):
+            wal.entries(data)
     except CorruptDataError:
         findings.damaged.append(key)
     except KeyError:

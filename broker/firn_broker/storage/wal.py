@@ -10,6 +10,10 @@
                  position in the segment u32, length u32, records i32, max timestamp i64, producer id i64, epoch i16, base sequence i32
     tail   24  position of the index u64, its length u32, its crc32c u32, magic u32, version u32
 
+The entries of a history object lie between its body and its index. `firn_broker.history.entries` reads their content::
+
+    entry      12  magic LSH1, bytes of the content u32, crc32c of the content u32; then the content
+
 Big-endian. Brokers find batches through the coordinator and never read the index; fsck and repairs read it. Base
 offsets in the body have no meaning, because the commit of the object assigns the offsets. Merged and compacted objects have
 the same layout, and the assigned offsets in their body."""
@@ -43,6 +47,8 @@ _COUNT = struct.Struct(">I")
 _SEGMENT = struct.Struct(">16siQIIII")
 _BATCH = struct.Struct(">IIiqqhi")
 _TAIL = struct.Struct(">QIIII")
+_ENTRY = struct.Struct(">4sII")
+_ENTRY_MAGIC = b"LSH1"
 HEAD, TAIL = _HEAD.size, _TAIL.size
 
 
@@ -115,10 +121,16 @@ def is_copy(key: str) -> bool:
 
 
 def assemble(
-    id: UUID, node: int, epoch: int, segments: Sequence[tuple[Partition, Sequence[Batch]]]
+    id: UUID,
+    node: int,
+    epoch: int,
+    segments: Sequence[tuple[Partition, Sequence[Batch]]],
+    entries: Sequence[bytes] = (),
 ) -> tuple[memoryview, list[int]]:
-    """Build the object; return its bytes and the position of each batch. ``segments`` are ordered by partition, each
-    partition once. The bytes begin at the start of a page, so that a directory writes them without a copy."""
+    """Build the object; return its bytes, and the positions of the batches and then of the ``entries`` of a history object.
+
+    ``segments`` are ordered by partition, each partition once. The bytes begin at the start of a page, so that a directory
+    writes them without a copy."""
     pieces: list[bytes | memoryview] = [_HEAD.pack(MAGIC, VERSION, 0, node, epoch, id.bytes)]
     index = Index()
     positions: list[int] = []
@@ -126,7 +138,11 @@ def assemble(
         index.begin(partition)
         positions += index.add(batches)
         pieces += (batch.data for batch in batches)
-    pieces += index.pieces()
+    end = index.end
+    for entry in entries:
+        positions.append(end)
+        end += len(entry)
+    pieces += [*entries, *index.pieces(end)]
     data = uncleared_pages(sum(map(len, pieces)))
     _copy(data, 0, pieces)
     return data, positions
@@ -167,24 +183,24 @@ class Index:
         self._segments.append((partition, start, count + len(batches), records, checksum, entries))
         return positions
 
-    def pieces(self) -> tuple[bytes, bytes]:
-        """Return what follows the batches: the index and the tail."""
+    def pieces(self, position: int) -> tuple[bytes, bytes]:
+        """Return the index, which has this position in the object, and the tail."""
         found: list[bytes | bytearray] = [_COUNT.pack(len(self._segments))]
-        ends = [start for _, start, *_ in self._segments[1:]] + [self.end]
+        ends = [*(start for _, start, *_ in self._segments), self.end][1:]
         for (partition, start, count, records, checksum, entries), end in zip(self._segments, ends, strict=True):
             found.append(
                 _SEGMENT.pack(partition.topic.bytes, partition.index, start, end - start, count, records, checksum)
             )
             found.append(entries)
         footer = b"".join(found)
-        return footer, _TAIL.pack(self.end, len(footer), crc32c(footer), MAGIC, VERSION)
+        return footer, _TAIL.pack(position, len(footer), crc32c(footer), MAGIC, VERSION)
 
 
 def seal(memory: memoryview, id: UUID, node: int, epoch: int, index: Index) -> memoryview:
     """Complete an object of which ``memory`` has the batches, behind the place of the head: add head, index and tail, and
     return its bytes. ``memory`` comes from `uncleared_pages` and has `room` for them."""
     _copy(memory, 0, [_HEAD.pack(MAGIC, VERSION, 0, node, epoch, id.bytes)])
-    size = _copy(memory, index.end, index.pieces())
+    size = _copy(memory, index.end, index.pieces(index.end))
     # Otherwise a file could contain for a moment what was in memory before.
     padding = memory[size : size + -size % PAGE]
     padding[:] = bytes(len(padding))
@@ -236,6 +252,34 @@ def writer(head: memoryview) -> tuple[int, int]:
     """Return node id and epoch of the broker that wrote the object with these first `HEAD` bytes."""
     _, _, _, node, epoch, _ = _HEAD.unpack(head)
     return node, epoch
+
+
+def framed(content: bytes) -> bytes:
+    """Return the entry of a history object with this content."""
+    return _ENTRY.pack(_ENTRY_MAGIC, len(content), crc32c(content)) + content
+
+
+def entries(data: memoryview) -> list[tuple[int, memoryview]]:
+    """Return the position and the content of each entry of a whole history object. Raises CorruptDataError."""
+    start, end = index_range(data[-TAIL:], len(data))
+    batches = read_index(data[start:end], data[-TAIL:])
+    first = max((batch.position + batch.length for batch in batches), default=HEAD)
+    return [(first + place, content) for place, content in contents(data[first:start])]
+
+
+def contents(entries: memoryview) -> list[tuple[int, memoryview]]:
+    """Return the position and the content of each entry. ``entries`` are consecutive ones. Raises CorruptDataError."""
+    found, place = [], 0
+    while place < len(entries):
+        if len(entries) - place < _ENTRY.size:
+            raise CorruptDataError(f"{len(entries) - place} bytes are no entry of a history object")
+        magic, size, checksum = _ENTRY.unpack_from(entries, place)
+        content = entries[place + _ENTRY.size : place + _ENTRY.size + size]
+        if magic != _ENTRY_MAGIC or len(content) != size or crc32c(content) != checksum:
+            raise CorruptDataError(f"the entry at byte {place} does not match its checksum")
+        found.append((place, content))
+        place += _ENTRY.size + size
+    return found
 
 
 async def read_batches(store: ObjectStore, key: str, size: int) -> list[IndexedBatch]:

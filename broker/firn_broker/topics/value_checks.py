@@ -29,7 +29,7 @@ from firn.records.codecs import CodecError
 from firn.records.contents import UndecodableError
 from firn.records.record_batch import Batch, InvalidBatchError
 from firn.records.values import FRAMING, first_bytes
-from firn_broker.log.checks import CheckProcess
+from firn_broker.log.checks import AnsweringProcess
 from firn_broker.log.decoder import Decoder
 from firn_broker.topics.quick_values import ALL, QuickValues
 
@@ -222,7 +222,7 @@ class ValueChecks:
     def __init__(self, decoder: Decoder, *, own_process: bool) -> None:
         """Decode in a process, or with ``decoder`` if there is none."""
         self._decoder = decoder
-        self._process = CheckProcess("firn_broker.topics.value_process") if own_process else None
+        self._process = AnsweringProcess("firn_broker.topics.value_process") if own_process else None
         self._judge = Judge()
         self._quick = QuickValues(decoder)
         self._lines: OrderedDict[str, deque[_Waiting]] = OrderedDict()

@@ -26,7 +26,7 @@ from firn_broker.metadata_store.sqlite.database import Inline
 from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.network.budget import Counted
 from firn_broker.network.router import Client
-from firn_broker.ports import SubjectLookup
+from firn_broker.ports import History, SubjectLookup
 from firn_broker.settings import BrokerSettings, DirectorySettings, SqliteSettings
 from firn_broker.storage.objects import MemoryObjects
 from firn_broker.wire import headers
@@ -148,11 +148,12 @@ async def broker(
     external: Endpoint | None = None,
     decoder: Executor | None = None,
     registries: SubjectLookup | None = None,
+    tables: History | None = None,
     **settings: Any,
 ) -> AsyncIterator[Asked]:
-    """Run a broker until the end of the block."""
+    """Run a broker until the end of the block. ``tables`` rebuilds batches whose records lie in tables."""
     outside = shared or Shared()
-    ports = Ports(outside.store, outside.objects, LoopClock(), Random(seed), decoder)
+    ports = Ports(outside.store, outside.objects, LoopClock(), Random(seed), decoder, history=tables)
     if registries is not None:
         ports = dataclasses.replace(ports, registries=registries)
         settings["registries"] = {"main": {"url": "http://nowhere"}}

@@ -1,0 +1,1 @@
+"""Rebuilds batches from data files for consumers, in processes of their own."""

@@ -1,0 +1,72 @@
+"""Rebuilds the batches of table ranges from the rows of data files."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from firn.model.errors import CorruptDataError
+from firn_broker.history import entries, heads
+from firn_broker.history.entries import Entry
+from firn_broker.history.rows import Files, RowReader
+from firn_broker.log_types import BatchRange, TableRange
+from firn_broker.ports import ObjectStore
+from firn_broker.storage import wal
+
+KEPT_ENTRIES = 8
+"""Entries that stay in memory. Each has some 100 bytes for each of its batches."""
+KEPT_GROUPS = 4
+"""Row groups whose rows stay in memory, because a reader asks for the next offsets. The rows of one take up to 64 MiB."""
+
+
+class Rebuilder:
+    """`History` that reads the entries and the data files itself. Its reads of data files block the event loop."""
+
+    def __init__(self, objects: ObjectStore, files: Files) -> None:
+        self._objects = objects
+        self._reader = RowReader(files, KEPT_GROUPS)
+        self._kept: dict[tuple[str, int], Entry] = {}
+
+    async def rebuild(self, ranges: Sequence[BatchRange]) -> list[memoryview]:
+        """Return the batches of each range."""
+        found = []
+        for each in ranges:
+            place = each.place
+            assert isinstance(place, TableRange)
+            found.append(rebuild(await self._entry(place), place.position, place.length, self._reader))
+        return found
+
+    def close(self) -> None:
+        """Do nothing: there are no processes."""
+
+    async def _entry(self, place: TableRange) -> Entry:
+        slot = place.key, place.entry
+        entry = self._kept.pop(slot, None)
+        if entry is None:
+            (data,) = await self._objects.get_ranges(place.key, [(place.entry, place.entry + place.entry_length)])
+            ((_, content),) = wal.contents(data) or ((0, memoryview(b"")),)
+            entry = entries.decode(content)
+        self._kept[slot] = entry
+        while len(self._kept) > KEPT_ENTRIES:
+            del self._kept[next(iter(self._kept))]
+        return entry
+
+
+def rebuild(entry: Entry, position: int, length: int, reader: RowReader) -> memoryview:
+    """Return ``length`` bytes from ``position`` on of the batches of an entry, which are whole batches.
+
+    Raises CorruptDataError if rows are missing or have changed, so that wrong bytes never leave, and UnavailableError."""
+    places = entry.heads.places
+    first, end = np.searchsorted(places, (position, position + length)).tolist()
+    if end >= len(places) or (places[first], places[end]) != (position, position + length):
+        raise CorruptDataError(f"an entry has no batches at {position} of {length} bytes")
+    wanted = entry.heads.select(first, end)
+    records = reader.read(entry, wanted.base_offset, wanted.last_offset)
+    found = heads.sections(wanted, records)
+    parts = [section for section in found if section is not None]
+    if len(parts) < len(found):
+        base = int(wanted.bases[found.index(None)])
+        last = base + int(wanted.spans[found.index(None)]) - 1
+        raise CorruptDataError(
+            f"the data files do not give back the batch of offsets {base} to {last}: rows are missing, or have changed"
+        )
+    return heads.assemble(wanted, parts)
