@@ -178,7 +178,7 @@ class Merging:
 
     async def merge(self, lease: NodeLease, selection: Selection) -> Merged:
         """Move all batch ranges of the sources into new objects. Raises UnavailableError and FencedError."""
-        for key in await self._merges.unfinished(lease):
+        for key in await self._merges.unfinished(lease, wal.MERGED):
             # A process that merged for this broker was killed.
             await self._log.commit(Commit(lease, key, 0, ()))
         merged = Merged(len(selection.sources))

@@ -2,6 +2,7 @@
 
 import asyncio
 from random import Random
+from uuid import UUID
 
 import pytest
 
@@ -11,6 +12,7 @@ from firn_broker.log_types import (
     UNMERGEABLE,
     UNMERGED,
     BatchRange,
+    Commit,
     LogState,
     Lookup,
     Partition,
@@ -19,7 +21,19 @@ from firn_broker.log_types import (
     Swap,
     WalRange,
 )
-from tests.contract.metadata_store.builders import ALL_KEYS, FIRST, SECOND, TOPIC, Advance, Log, StoreContract, batch
+from firn_broker.storage import wal
+from tests.contract.metadata_store.builders import (
+    ADDRESS,
+    ALL_KEYS,
+    FIRST,
+    SECOND,
+    TOPIC,
+    TTL,
+    Advance,
+    Log,
+    StoreContract,
+    batch,
+)  # fmt: skip
 
 
 async def stored(log: Log, partition: Partition = FIRST) -> list[BatchRange]:
@@ -110,6 +124,15 @@ class MergeContract(StoreContract):
         ]
         for (one,), (other,) in zip(before, after, strict=True):
             assert [places[found] for found in one.ranges] == list(other.ranges)
+
+    async def test_unfinished_objects_are_those_that_the_lease_reserved_with_an_ending(self, log: Log) -> None:
+        other = await log.store.nodes.join(ADDRESS, TTL, 7)
+        keys = [wal.merged_key(UUID(int=1)), wal.merged_key(UUID(int=2)), wal.history_key(UUID(int=3))]
+        await log.store.log.reserve(log.lease, keys)
+        await log.store.log.reserve(other, [wal.merged_key(UUID(int=4))])
+        await log.store.log.commit(Commit(log.lease, keys[0], 0, ()))
+        assert await log.store.merges.unfinished(log.lease, wal.MERGED) == [keys[1]]
+        assert await log.store.merges.unfinished(log.lease, wal.HISTORY) == [keys[2]]
 
     @pytest.mark.parametrize("seed", range(3))
     async def test_searches_by_time_in_rows_find_what_single_ranges_would_be(self, log: Log, seed: int) -> None:

@@ -49,10 +49,10 @@ class PostgresMerges:
         )  # fmt: skip
         return [SourceRow(Partition(topic, part), made_ms, ranges_of_row(row)) for topic, part, made_ms, *row in rows]
 
-    async def unfinished(self, lease: NodeLease) -> Sequence[str]:
+    async def unfinished(self, lease: NodeLease, ending: str) -> Sequence[str]:
         rows = await self._database.rows(
-            "SELECT key FROM wal WHERE state = 0 AND node = $1 AND node_epoch = $2 AND key LIKE '%.merged'",
-            lease.node, lease.epoch,
+            "SELECT key FROM wal WHERE state = 0 AND node = $1 AND node_epoch = $2 AND right(key, length($3)) = $3",
+            lease.node, lease.epoch, ending,
         )  # fmt: skip
         return [row[0] for row in rows]
 

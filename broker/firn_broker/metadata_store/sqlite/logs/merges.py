@@ -59,13 +59,13 @@ class SqliteMerges:
 
         return await database.run(work, write=False)
 
-    async def unfinished(self, lease: NodeLease) -> Sequence[str]:
+    async def unfinished(self, lease: NodeLease, ending: str) -> Sequence[str]:
         database = self._database
 
         def work() -> Sequence[str]:
             rows = database.connection.execute(
-                "SELECT key FROM wal WHERE state=0 AND node=? AND node_epoch=? AND key LIKE '%.merged'",
-                (lease.node, lease.epoch),
+                "SELECT key FROM wal WHERE state=0 AND node=? AND node_epoch=? AND substr(key, -length(?)) = ?",
+                (lease.node, lease.epoch, ending, ending),
             )
             return [row[0] for row in rows]
 

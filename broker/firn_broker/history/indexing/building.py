@@ -1,0 +1,97 @@
+"""Finds out which batches of a partition can be rebuilt from data files, and makes entries for them.
+
+Each batch is rebuilt from the rows as the files have them, and compared with the batch of its producer. So an entry never names rows
+that give other bytes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from firn.model.errors import CorruptDataError
+from firn_broker.history import heads
+from firn_broker.history.entries import Entry, FieldIds, Piece
+from firn_broker.history.heads import Heads
+from firn_broker.history.rows import Group, RowReader
+from firn_broker.log_types import Partition
+
+ENTRY_BYTES = 64 << 20
+"""Bytes of the batches of an entry, unless one batch has more. A reader of an entry reads whole row groups, so a small entry
+would waste reads."""
+MOST_PIECES = 64
+"""Row groups of an entry. A reader at its start reads all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Batches that cannot be rebuilt. They stay as they came."""
+
+    batches: Sequence[memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The row groups of the data files of a table that may have rows of a topic, and the ids of its columns."""
+
+    groups: Sequence[Group]
+    fields: FieldIds
+
+
+def build(partition: Partition, batches: Sequence[memoryview], table: Table, reader: RowReader) -> list[Entry | Kept]:
+    """Return what takes the place of consecutive batches, in their order.
+
+    The batches have their offsets and append times, as clients get them. Raises UnavailableError if data files cannot be read now."""
+    parts: list[Entry | Kept] = []
+    for some in _portions(batches):
+        parts += _build(partition, some, table, reader)
+    return parts
+
+
+def _build(partition: Partition, batches: Sequence[memoryview], table: Table, reader: RowReader) -> list[Entry | Kept]:
+    try:
+        whole = heads.read(batches)
+    except CorruptDataError:
+        # A producer sent a batch that nobody can decode. Clients get it as it is.
+        if len(batches) == 1:
+            return [Kept(batches)]
+        half = len(batches) // 2
+        return [part for some in (batches[:half], batches[half:]) for part in _build(partition, some, table, reader)]
+    parts: list[Entry | Kept] = []
+    for start, stop in whole.portions(ENTRY_BYTES):
+        found, first = whole.select(start, stop), 0
+        for matched, numbers in groupby(_matches(partition, found, table, reader)):
+            end = first + len(list(numbers))
+            if matched:
+                parts.append(_entry(partition, found.select(first, end), table))
+            else:
+                parts.append(Kept(batches[start + first : start + end]))
+            first = end
+    return parts
+
+
+def _portions(batches: Sequence[memoryview]) -> list[Sequence[memoryview]]:
+    portions, first, size = list[Sequence[memoryview]](), 0, 0
+    for number, batch in enumerate(batches):
+        if size + len(batch) > ENTRY_BYTES and number > first:
+            portions.append(batches[first:number])
+            first, size = number, 0
+        size += len(batch)
+    return [*portions, batches[first:]] if batches else []
+
+
+def _matches(partition: Partition, found: Heads, table: Table, reader: RowReader) -> list[bool]:
+    """Return for each batch whether its rows give it back."""
+    entry = _entry(partition, found, table)
+    if len(entry.pieces) > MOST_PIECES:
+        return [False] * len(found)
+    try:
+        records = reader.read(entry, found.base_offset, found.last_offset)
+    except CorruptDataError:
+        return [False] * len(found)
+    return [section is not None for section in heads.sections(found, records)]
+
+
+def _entry(partition: Partition, found: Heads, table: Table) -> Entry:
+    groups = [group for group in table.groups if group.has(partition.index, found.base_offset, found.last_offset)]
+    files = list(dict.fromkeys(group.file for group in groups))
+    pieces = [Piece(files.index(group.file), group.number, *group.offsets) for group in groups]
+    return Entry(partition, found, files, pieces, table.fields)

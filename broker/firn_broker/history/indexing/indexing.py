@@ -1,0 +1,247 @@
+"""Replaces batch ranges of WAL objects by table ranges: reads batches and data files, and writes a history object.
+
+A crash anywhere leaves the old ranges or the new ones. Batches that the data files do not give back stay as they came: with their range, if
+it has no other batches, or in the history object."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby, islice
+from uuid import UUID
+
+from firn.model.errors import CorruptDataError, FencedError, UnavailableError
+from firn.records import record_batch
+from firn_broker.cluster.identifiers import Identifiers
+from firn_broker.history import entries
+from firn_broker.history.entries import DataFile, Entry, FieldIds
+from firn_broker.history.indexing.building import ENTRY_BYTES, Kept, Table, build
+from firn_broker.history.rows import Files, RowReader, groups
+from firn_broker.log.blocks import Slot, number_batches, slot_of
+from firn_broker.log_types import (
+    UNMERGEABLE,
+    BatchRange,
+    Commit,
+    Lookup,
+    NodeLease,
+    Partition,
+    Rewrite,
+    Swap,
+    WalRange,
+)
+from firn_broker.maintenance.compaction import batch_ranges
+from firn_broker.ports import MetadataStore, ObjectStore
+from firn_broker.storage import wal
+
+KEPT_BYTES = 64 << 20
+"""Bytes of batches as they came after which a history object ends."""
+KEPT_GROUPS = 4
+"""Row groups whose rows stay in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """Offsets of a topic whose rows a table has in these data files. ``partitions``: first and last offset by partition."""
+
+    topic: UUID
+    partitions: Mapping[int, tuple[int, int]]
+    files: Sequence[DataFile]
+    fields: FieldIds
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Ranges of a partition that follow one another, and their batches, with their offsets and append times."""
+
+    ranges: Sequence[BatchRange]
+    batches: Sequence[memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Old ranges of a partition, and what takes their place."""
+
+    partition: Partition
+    old: Sequence[BatchRange]
+    parts: Sequence[Entry | Kept]
+
+    @property
+    def kept(self) -> list[memoryview]:
+        """Return the batches that stay as they came."""
+        return [batch for part in self.parts if isinstance(part, Kept) for batch in part.batches]
+
+
+@dataclass(slots=True)
+class Indexed:
+    """Counts of an indexing."""
+
+    batches: int = 0
+    """Batches that data files give back."""
+    kept: int = 0
+    """Batches that stay as they came."""
+    bytes: int = 0
+    """Bytes of batches that data files give back, as their producers sent them."""
+    kept_bytes: int = 0
+    objects: int = 0
+    refused: int = 0
+    """Swaps that did not take place, because the log has changed."""
+    problems: dict[str, int] = field(default_factory=dict)
+    """Files and objects that cannot be read, by message."""
+
+    def report(self) -> dict[str, object]:
+        """Return the counts by name."""
+        return asdict(self)
+
+    def count(self, stretch: _Stretch, *, done: bool) -> None:
+        """Count the batches of a stretch that was swapped, or stays where it is."""
+        if not done:
+            self.refused += 1
+            return
+        self.kept += len(stretch.kept)
+        self.kept_bytes += sum(map(len, stretch.kept))
+        for part in stretch.parts:
+            if isinstance(part, Entry):
+                self.batches += len(part.heads)
+                self.bytes += int(part.heads.stored.sum())
+
+    def note(self, problem: Exception) -> None:
+        """Count a problem."""
+        self.problems[str(problem)] = self.problems.get(str(problem), 0) + 1
+
+
+class Indexing:
+    """Writes history objects. Several processes may do so for one topic: a swap takes place once."""
+
+    def __init__(self, store: MetadataStore, objects: ObjectStore, identifiers: Identifiers, files: Files) -> None:
+        self._log = store.log
+        self._merges = store.merges
+        self._objects = objects
+        self._identifiers = identifiers
+        self._files = files
+
+    async def index(self, lease: NodeLease, landed: Landed) -> Indexed:
+        """Index offsets of a topic. Raises UnavailableError and FencedError.
+
+        The caller runs one indexing of a lease at a time."""
+        for key in await self._merges.unfinished(lease, wal.HISTORY):
+            # A process that indexed for this broker was killed.
+            await self._log.commit(Commit(lease, key, 0, ()))
+        counts = Indexed()
+        table = self._table(landed, counts)
+        reader = RowReader(self._files, KEPT_GROUPS)
+        waiting, kept = list[_Stretch](), 0
+        for index, (first, last) in sorted(landed.partitions.items()):
+            partition = Partition(landed.topic, index)
+            while first <= last:
+                old = await self._next(partition, first, last)
+                if not old:
+                    break
+                first = old[-1].last_offset + 1
+                for run in await self._read(old, counts):
+                    stretch = _Stretch(partition, run.ranges, build(partition, run.batches, table, reader))
+                    if not any(isinstance(part, Entry) for part in stretch.parts):
+                        # A copy would free nothing.
+                        counts.count(stretch, done=True)
+                        continue
+                    waiting.append(stretch)
+                    kept += sum(map(len, stretch.kept))
+                if kept >= KEPT_BYTES:
+                    await self._move(lease, waiting, counts)
+                    waiting, kept = [], 0
+        if waiting:
+            await self._move(lease, waiting, counts)
+        return counts
+
+    def _table(self, landed: Landed, counts: Indexed) -> Table:
+        found = []
+        for file in landed.files:
+            try:
+                found += groups(file, self._files.open(file), landed.fields)
+            except CorruptDataError as error:
+                counts.note(error)
+        return Table(found, landed.fields)
+
+    async def _next(self, partition: Partition, first: int, last: int) -> list[BatchRange]:
+        """Return the next ranges of WAL objects between two offsets that follow one another, of about `ENTRY_BYTES`."""
+        found, size, offset = list[BatchRange](), 0, first
+        while offset <= last:
+            (result,) = await self._log.find([Lookup(partition, offset, ENTRY_BYTES)])
+            for each in result.ranges:
+                wanted = isinstance(each.place, WalRange) and each.base_offset >= first and each.last_offset <= last
+                if size >= ENTRY_BYTES or (found and not wanted):
+                    return found
+                if wanted:
+                    found.append(each)
+                    size += each.place.length
+            if not result.ranges:
+                break
+            offset = result.ranges[-1].last_offset + 1
+        return found
+
+    async def _read(self, ranges: Sequence[BatchRange], counts: Indexed) -> list[_Run]:
+        """Read ranges, and return those that follow one another. Ranges that cannot be read are left out."""
+        by_object: defaultdict[str, list[BatchRange]] = defaultdict(list)
+        for each in ranges:
+            by_object[each.place.key].append(each)
+        read: dict[Slot, Sequence[memoryview]] = {}
+        for key, some in by_object.items():
+            spans = [(each.place.position, each.place.position + each.place.length) for each in some]
+            try:
+                contents = await self._objects.get_ranges(key, spans)
+            except KeyError:
+                counts.note(CorruptDataError(f"object {key} does not exist"))
+                continue
+            for each, data in zip(some, contents, strict=True):
+                try:
+                    batches = number_batches(each, data).whole(each)
+                except CorruptDataError as error:
+                    counts.note(error)
+                    continue
+                read[slot_of(each)] = [batches[place : place + size] for place, size, _ in record_batch.walk(batches)]
+        runs = []
+        for readable, some_ranges in groupby(ranges, key=lambda each: slot_of(each) in read):
+            if readable:
+                run = list(some_ranges)
+                runs.append(_Run(run, [batch for each in run for batch in read[slot_of(each)]]))
+        return runs
+
+    async def _move(self, lease: NodeLease, stretches: Sequence[_Stretch], counts: Indexed) -> None:
+        """Write one object, and swap the ranges of the stretches, which are ordered by partition and offset."""
+        uuid = self._identifiers.uuid7()
+        key = wal.history_key(uuid)
+        await self._log.reserve(lease, [key])
+        try:
+            data, swaps = _assemble(lease, uuid, stretches)
+            await self._objects.put(key, data)
+        except (UnavailableError, FencedError):
+            # An empty commit gives the key up.
+            await self._log.commit(Commit(lease, key, 0, ()))
+            raise
+        swapped = await self._log.rewrite(Rewrite(lease, key, len(data), swaps, UNMERGEABLE))
+        counts.objects += any(swapped)
+        for done, stretch in zip(swapped, stretches, strict=True):
+            counts.count(stretch, done=done)
+
+
+def _assemble(lease: NodeLease, id: UUID, stretches: Sequence[_Stretch]) -> tuple[memoryview, list[Swap]]:
+    """Return the bytes of a history object, and the swaps."""
+    segments = [
+        (partition, [record_batch.rewritten(batch) for stretch in some for batch in stretch.kept])
+        for partition, some in groupby(stretches, key=lambda stretch: stretch.partition)
+    ]
+    framed = [
+        wal.framed(entries.encode(part)) for stretch in stretches for part in stretch.parts if isinstance(part, Entry)
+    ]
+    filled = [(partition, batches) for partition, batches in segments if batches]
+    data, positions = wal.assemble(id, lease.node, lease.epoch, filled, framed)
+    of_batches = iter(positions[: len(positions) - len(framed)])
+    of_entries = zip(positions[len(positions) - len(framed) :], map(len, framed), strict=True)
+    key, swaps = wal.history_key(id), []
+    for stretch in stretches:
+        new = list[BatchRange]()
+        for part in stretch.parts:
+            if isinstance(part, Entry):
+                new += part.ranges(key, *next(of_entries))
+            else:
+                new += batch_ranges(key, part.batches, list(islice(of_batches, len(part.batches))))
+        swaps.append(Swap(stretch.partition, stretch.old, new))
+    return data, swaps

@@ -1,0 +1,295 @@
+"""Indexing on whole brokers: WAL objects are replaced by the data files of a table, and consumers get the same batches."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from firn.model.errors import UnavailableError
+from firn.records import record_batch
+from firn_broker.cluster.identifiers import Identifiers
+from firn_broker.history import heads
+from firn_broker.history.indexing.indexing import Indexed, Indexing, Landed
+from firn_broker.history.rebuilding.rebuilder import Rebuilder
+from firn_broker.log_types import BatchRange, Lookup, Partition, TableRange
+from firn_broker.maintenance import fsck
+from firn_broker.storage import wal
+from tests.fakes.virtual_time import LoopClock, run
+from tests.unit.broker.batches import raw
+from tests.unit.broker.test_history_entries import FIELDS, Local, write
+from tests.unit.broker.test_history_entries import Landed as LandedRow
+from tests.unit.broker.test_rebuilt_batches import Row, produced
+from tests.unit.broker.test_whole_brokers import fetch, produce
+from tests.unit.broker.whole import Asked, Shared, broker, create
+
+UPKEEP: dict[str, Any] = {"upkeep": {"interval_seconds": 10, "grace_seconds": 60, "merged_bytes": 0}}
+
+
+class World:
+    """A topic of two partitions, and the rows of its table."""
+
+    def __init__(self, directory: Path) -> None:
+        self.shared = Shared()
+        self.directory = directory
+        self.topic = UUID(int=0)
+        self.sent: dict[int, list[memoryview]] = {0: [], 1: []}
+        self.rows: list[LandedRow] = []
+        self.landed_to = {0: 0, 1: 0}
+        self.identifiers = Identifiers(LoopClock(), random.Random(7))
+
+    def tables(self) -> Rebuilder:
+        return Rebuilder(self.shared.objects, Local())
+
+    async def fill(self, asked: Asked, count: int, seed: int = 1) -> None:
+        """Produce batches to both partitions, and keep the rows that land."""
+        rng = random.Random(seed)
+        for number in range(count):
+            for partition in (0, 1):
+                rows = [Row(rng.randrange(10**12), None, b"v" * rng.randrange(40)) for _ in range(rng.randrange(1, 9))]
+                offset = self.landed_to[partition]
+                self.sent[partition].append(produced(rows, offset, idempotent=False))
+                answer = await produce(asked, "t", partition, produced(rows, 0, number % 5, idempotent=False))
+                assert (answer.error_code, answer.base_offset) == (ErrorCode.none, offset)
+                self.rows += [(partition, offset + place, row) for place, row in enumerate(rows)]
+                self.landed_to[partition] += len(rows)
+
+    async def index(self, asked: Asked, rows: Sequence[LandedRow] | None = None, *, name: str = "file") -> Indexed:
+        """Write the rows to a data file, and index all offsets."""
+        file = write(self.directory / name, self.rows if rows is None else rows, group=60)
+        indexing = Indexing(self.shared.store, self.shared.objects, self.identifiers, Local())
+        landed = Landed(self.topic, {number: (0, end - 1) for number, end in self.landed_to.items()}, [file], FIELDS)
+        return await indexing.index(asked.broker.membership.lease, landed)
+
+    async def ranges(self, partition: int) -> list[BatchRange]:
+        (result,) = await self.shared.store.log.find([Lookup(Partition(self.topic, partition), 0, 1 << 60)])
+        return list(result.ranges)
+
+    async def check(self, asked: Asked) -> None:
+        """Read both partitions from each batch on."""
+        for partition, sent in self.sent.items():
+            offset = 0
+            for number, batch in enumerate(sent):
+                answer = await fetch(asked, "t", partition, offset)
+                assert answer.error_code is ErrorCode.none
+                assert uncompressed(answer.records) == b"".join(map(bytes, sent[number:]))
+                offset += record_batch.walk(batch)[0][2]
+
+
+def uncompressed(data: bytes) -> bytes:
+    """Return batches as they would be without compression."""
+    view, found = memoryview(bytearray(data)), []
+    for place, size, _ in record_batch.walk(view):
+        batch = view[place : place + size]
+        head = heads.read([batch])
+        section = bytes(heads.Space().section(batch, int(head.attributes[0])))
+        found.append(bytes(heads.assemble(head, [memoryview(section)])))
+    return b"".join(found)
+
+
+async def made(world: World, asked: Asked) -> None:
+    world.topic = await create(asked, "t", partitions=2, retention_ms="-1")
+
+
+def test_consumers_get_the_same_batches_from_the_table(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 20)
+            before = await asked.broker.metadata_store.log.states([Partition(world.topic, 0)])
+            indexed = await world.index(asked)
+            assert (indexed.batches, indexed.kept, indexed.objects, indexed.refused) == (40, 0, 1, 0)
+            assert indexed.problems == {}
+            for partition in (0, 1):
+                assert all(isinstance(each.place, TableRange) for each in await world.ranges(partition))
+            assert await asked.broker.metadata_store.log.states([Partition(world.topic, 0)]) == before
+            await asyncio.sleep(100)
+            (key,) = world.shared.objects.objects
+            assert key.endswith(wal.HISTORY)
+            await world.fill(asked, 3, seed=2)
+        async with broker(world.shared, 2, tables=world.tables(), **UPKEEP) as other:
+            await world.check(other)
+            findings = await fsck.check(world.shared.store.retention, world.shared.objects, read=True)
+            assert (findings.lost, findings.unknown, findings.newer) == (False, [], [])
+
+    run(story())
+
+
+def test_batches_without_rows_stay_in_the_history_object(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 20)
+            rng = random.Random(3)
+            gone = {(partition, rng.randrange(world.landed_to[partition])) for partition in (0, 1, 0, 1, 0)}
+            indexed = await world.index(asked, [row for row in world.rows if row[:2] not in gone])
+            assert indexed.batches + indexed.kept == 40
+            assert 0 < indexed.kept <= 5
+            await asyncio.sleep(100)
+            (key,) = world.shared.objects.objects
+            assert len(await wal.read_batches(world.shared.objects, key, len(world.shared.objects.objects[key]))) > 0
+        async with broker(world.shared, 2, tables=world.tables(), **UPKEEP) as other:
+            await world.check(other)
+
+    run(story())
+
+
+def test_nothing_moves_while_no_row_gives_a_batch_back(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 5)
+            before = await world.ranges(0)
+            indexed = await world.index(asked, [(0, 0, Row(1, b"another", None))])
+            assert (indexed.batches, indexed.kept, indexed.objects) == (0, 10, 0)
+            assert await world.ranges(0) == before
+            await world.check(asked)
+
+    run(story())
+
+
+def test_offsets_are_indexed_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 5)
+            assert (await world.index(asked)).batches == 10
+            assert (await world.index(asked, name="same")).batches == 0
+            await world.fill(asked, 5, seed=2)
+            assert (await world.index(asked, name="more")).batches == 10
+            await world.check(asked)
+
+    run(story())
+
+
+def test_a_swap_that_another_process_made_first_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with (
+            broker(world.shared, tables=world.tables(), **UPKEEP) as asked,
+            broker(world.shared, 2, **UPKEEP) as other,
+        ):
+            await made(world, asked)
+            await world.fill(asked, 5)
+            true, counts = world.shared.objects.put, list[Indexed]()
+
+            async def put(key: str, data: memoryview) -> None:
+                await true(key, data)
+                if not counts:
+                    counts.append(Indexed())
+                    counts.append(await world.index(other, name="other"))
+
+            monkeypatch.setattr(world.shared.objects, "put", put)
+            late = await world.index(asked)
+            assert (counts[1].batches, late.batches, late.refused, late.objects) == (10, 0, 2, 0)
+            await asyncio.sleep(100)
+            assert len(world.shared.objects.objects) == 1
+            await world.check(asked)
+
+    run(story())
+
+
+def test_a_failed_upload_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 5)
+
+            async def put(key: str, data: memoryview) -> None:
+                raise UnavailableError("the store ended")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(world.shared.objects, "put", put)
+                with pytest.raises(UnavailableError):
+                    await world.index(asked)
+            assert not any(isinstance(each.place, TableRange) for each in await world.ranges(0))
+            assert (await world.index(asked)).batches == 10
+            await world.check(asked)
+
+    run(story())
+
+
+def test_the_next_indexing_gives_up_the_object_of_a_killed_one(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 2)
+            key = wal.history_key(world.identifiers.uuid7())
+            await world.shared.store.log.reserve(asked.broker.membership.lease, [key])
+            await world.shared.objects.put(key, memoryview(b"half of it"))
+            assert (await world.index(asked)).batches == 4
+            await asyncio.sleep(100)
+            assert len(world.shared.objects.objects) == 1
+            assert key not in world.shared.objects.objects
+            await world.check(asked)
+
+    run(story())
+
+
+def test_an_object_that_cannot_be_read_stays_where_it_is(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 6)
+            missing, damaged, *_ = (each.place.key for each in await world.ranges(0))
+            kept = world.shared.objects.objects.pop(missing)
+            whole = world.shared.objects.objects[damaged]
+            data = bytearray(whole)
+            data[wal.HEAD + 70] ^= 1
+            world.shared.objects.objects[damaged] = bytes(data)
+            indexed = await world.index(asked)
+            assert indexed.batches == 12 - 2
+            assert sorted(indexed.problems.values()) == [1, 1]
+            world.shared.objects.objects |= {missing: kept, damaged: whole}
+            await world.check(asked)
+
+    run(story())
+
+
+def test_a_damaged_table_is_a_storage_error_and_never_wrong_records(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 5)
+            await world.index(asked)
+        changed = [(*row[:2], row[2]._replace(value=b"other")) if row[:2] == (0, 0) else row for row in world.rows]
+        write(tmp_path / "file", changed, group=60)
+        async with broker(world.shared, 2, tables=world.tables(), **UPKEEP) as other:
+            answer = await fetch(other, "t", 0, 0)
+            assert (answer.error_code, answer.records) == (ErrorCode.kafka_storage_error, b"")
+            assert (await fetch(other, "t", 1, 0)).error_code is ErrorCode.none
+        async with broker(world.shared, 3, **UPKEEP) as blind:
+            assert (await fetch(blind, "t", 1, 0)).error_code is ErrorCode.kafka_storage_error
+
+    run(story())
+
+
+def test_undecodable_batches_are_kept(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 2)
+            answer = await produce(asked, "t", 0, raw(3, body=b"no records at all, or are they"))
+            assert answer.error_code is ErrorCode.none
+            record_batch.number(bad := raw(3, body=b"no records at all, or are they"), 0, answer.base_offset)
+            world.sent[0].append(bad)
+            world.landed_to[0] += 3
+            await world.fill(asked, 2, seed=2)
+            indexed = await world.index(asked)
+            assert (indexed.batches, indexed.kept) == (8, 1)
+            await world.check(asked)
+
+    run(story())
