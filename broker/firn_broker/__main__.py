@@ -189,7 +189,7 @@ async def _bind_internal(settings: InternalSettings, broker: Broker, server: Ser
     else:
         assert broker.verifier is not None, "the settings have an issuer"
         gate = AccountTokens(broker.verifier, broker.authorizer, broker.topic_metadata, broker.audit.failed)
-    listener, place = InternalListener(broker.metadata_store.log, gate), _address(settings.bind)
+    listener, place = InternalListener(broker.metadata_store.log, gate, broker.indexings.add), _address(settings.bind)
     if settings.tls is None:
         return await listener.bind(*place)
     await server.bind_tls(*place, TlsContext("internal", settings.tls), listener.protocol)

@@ -32,6 +32,7 @@ from firn_broker.cluster.producer_ids import ProducerIds
 from firn_broker.groups.coordinator import GroupCoordinator
 from firn_broker.groups.group import GroupError
 from firn_broker.groups.lag import GroupLag
+from firn_broker.history.indexing.schedule import Indexings
 from firn_broker.log.blocks import BlockCache
 from firn_broker.log.checks import Checks
 from firn_broker.log.decoder import Decoder
@@ -114,13 +115,7 @@ class Broker:
             None if settings.oauth is None or self._keys is None else TokenVerifier(settings.oauth, self._keys)
         )
         """Checks tokens; None without the settings of an issuer."""
-        self._proofs = Proofs(
-            Credentials(lambda key: self.access.credential(*key), lambda: self.access.secret),
-            self._passwords,
-            self.verifier,
-            self.access,
-            self._uses,
-        )
+        self._proofs = self._made_proofs()
         self.configs = TopicConfigs(settings.topics.configs)
         self.topics = TopicCreator(
             store.topics,
@@ -131,6 +126,7 @@ class Broker:
             settings.registries,
         )
         self.producer_ids = ProducerIds(store.nodes, ports.random)
+        self.indexings = Indexings(settings, lambda: self.membership.lease)
         self.reader = Reader(store.log, ports.objects, self.cache, self.watermarks, settings.reader, ports.history)
         self.parsed = Budget(settings.connections.buffered_bytes)
         """Bounds what produce requests take besides their bytes, from their parsing until their answer."""
@@ -148,6 +144,15 @@ class Broker:
         self.writer: WalWriter
         self.groups: GroupCoordinator
         self._background: list[asyncio.Task[None]] = []
+
+    def _made_proofs(self) -> Proofs:
+        return Proofs(
+            Credentials(lambda key: self.access.credential(*key), lambda: self.access.secret),
+            self._passwords,
+            self.verifier,
+            self.access,
+            self._uses,
+        )
 
     async def start(self, address: NodeAddress, routes: Sequence[Route]) -> None:
         """Join the cluster as a node at ``address`` as soon as the coordinator can be reached, and start the background
@@ -191,6 +196,7 @@ class Broker:
             ("watermarks", self.reader.poll(lambda: len(self.membership.nodes) <= 1)),
             ("maintenance", maintenance.run()),
             ("merges", merges.run()),
+            ("indexings", self.indexings.run()),
             ("groups", self.groups.run()),
             ("expiry of groups", self.groups.expire()),
         ):

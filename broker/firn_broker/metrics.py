@@ -157,6 +157,11 @@ MAINTENANCE_BEHIND = Gauge(
     "1 while this broker does maintenance and its last pass left batch ranges that must expire or be dropped, or objects"
     " that must be deleted",
 )
+INDEXED_BYTES = Counter(
+    "firn_broker_indexed_bytes_total",
+    "Bytes of batches that this broker has compared with tables: batches that data files give back (table), and others (kept)",
+    ["found"],
+)
 UNMERGED_SECONDS = Gauge(
     "firn_broker_unmerged_seconds",
     "Seconds for which the oldest unmerged object has been due. Objects are due upkeep.mergeSeconds after their commit. As many"

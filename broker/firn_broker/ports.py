@@ -278,6 +278,12 @@ class LogStore(Protocol):
         """
         ...
 
+    async def unindexed(self, topic: UUID) -> Mapping[int, int]:
+        """Return for each partition the first offset of the first batches that lie in no history object.
+
+        Partitions without such batches are left out."""
+        ...
+
     async def advance_start(self, partition: Partition, offset: int) -> LogState | None:
         """Move the log start up to ``offset``, never down, never past the high watermark.
 

@@ -18,6 +18,7 @@ from uuid import UUID
 import cramjam
 import numpy as np
 
+from firn.driver_requests.landed_offsets import DataFile, RecordFields
 from firn.model.errors import CorruptDataError
 from firn_broker.history.heads import COLUMNS, Heads
 from firn_broker.history.sections import Numbers
@@ -26,13 +27,6 @@ from firn_broker.log_types import RANGE_BYTES, BatchRange, Partition, TableRange
 _HEAD = struct.Struct(">16siqqIII")
 _LEVEL = 3
 """Level of zstd."""
-
-
-class DataFile(NamedTuple):
-    """A Parquet file of the table, and its bytes."""
-
-    path: str
-    size: int
 
 
 class Piece(NamedTuple):
@@ -44,17 +38,6 @@ class Piece(NamedTuple):
     last: int
 
 
-class FieldIds(NamedTuple):
-    """Iceberg's ids of the columns with the parts of a record. Names of columns may change, ids do not."""
-
-    partition: int
-    offset: int
-    time: int
-    key: int
-    value: int
-    headers: int
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """Consecutive batches of a partition, and the places of their records."""
@@ -63,7 +46,7 @@ class Entry:
     heads: Heads
     files: Sequence[DataFile]
     pieces: Sequence[Piece]
-    fields: FieldIds
+    fields: RecordFields
 
     def ranges(self, key: str, position: int, length: int) -> list[BatchRange]:
         """Return the batch ranges of the entry, which has ``length`` bytes at ``position`` of the object ``key``.
@@ -109,7 +92,7 @@ def decode(data: memoryview) -> Entry:
         heads = Heads(base, *numbers)
         files = [DataFile(*file) for file in described["files"]]
         pieces = [Piece(*piece) for piece in described["pieces"]]
-        fields = FieldIds(*described["fields"])
+        fields = RecordFields(*described["fields"])
     except (cramjam.DecompressionError, ValueError, KeyError, TypeError) as error:
         raise CorruptDataError(f"an entry cannot be read: {error!r}") from error
     if heads.last_offset != last:

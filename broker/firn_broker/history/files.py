@@ -12,8 +12,8 @@ from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import from_url
 
 from firn import trust
+from firn.driver_requests.landed_offsets import DataFile
 from firn.model.errors import CorruptDataError, UnavailableError
-from firn_broker.history.entries import DataFile
 from firn_broker.settings import BucketSettings, secret
 
 KEPT_FOOTERS = 64

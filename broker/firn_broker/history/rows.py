@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from firn.driver_requests.landed_offsets import DataFile, RecordFields
 from firn.model.errors import CorruptDataError
-from firn_broker.history.entries import DataFile, Entry, FieldIds, Piece
+from firn_broker.history.entries import Entry, Piece
 from firn_broker.history.sections import HEADERS, Numbers, Records
 
 _ID = b"PARQUET:field_id"
@@ -44,7 +45,7 @@ class Group:
         )
 
 
-def groups(file: DataFile, opened: pq.ParquetFile, fields: FieldIds) -> list[Group]:
+def groups(file: DataFile, opened: pq.ParquetFile, fields: RecordFields) -> list[Group]:
     """Return the row groups of a file. Raises CorruptDataError if it has no bounds of partitions and offsets."""
     metadata, paths = opened.metadata, _paths(opened, file)
     places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
@@ -67,7 +68,7 @@ class RowReader:
     def __init__(self, files: Files, kept_groups: int) -> None:
         self._files = files
         self._kept_groups = kept_groups
-        self._kept: dict[tuple[DataFile, int, FieldIds], _Rows] = {}
+        self._kept: dict[tuple[DataFile, int, RecordFields], _Rows] = {}
 
     def read(self, entry: Entry, first: int, last: int) -> Records:
         """Return the records with these offsets that the data files have. Raises CorruptDataError and UnavailableError."""
@@ -99,7 +100,7 @@ class _Rows:
     """True if all rows are of one partition, in the order of their offsets."""
 
     @classmethod
-    def read(cls, opened: pq.ParquetFile, file: DataFile, number: int, fields: FieldIds) -> "_Rows":
+    def read(cls, opened: pq.ParquetFile, file: DataFile, number: int, fields: RecordFields) -> "_Rows":
         """Read a row group. Raises CorruptDataError."""
         found = _paths(opened, file)
         paths = [_path(found, field, file) for field in fields]

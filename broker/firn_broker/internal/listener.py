@@ -5,13 +5,17 @@ authenticated.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 
 import structlog
 from pydantic import ValidationError
 
-from firn.batch_ranges import MAX_REQUEST_BYTES, PATH, Question
+from firn.driver_requests import landed_offsets
+from firn.driver_requests.batch_ranges import MAX_REQUEST_BYTES, PATH, Answer, Question
+from firn.driver_requests.landed_offsets import Accepted, FirstOffsets, Landed, Unindexed
 from firn.model.errors import UnavailableError
+from firn.model.jobs import Contract
 from firn_broker import metrics
 from firn_broker.access_types import Caller
 from firn_broker.internal.gates import Gate, WrongTokenError
@@ -29,6 +33,7 @@ ARRIVAL_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
 """Seconds within which the coordinator has to answer, and then the client has to read."""
 _OK, _REFUSED = "200 OK", "401 Unauthorized"
+_FORBIDDEN = "403 Forbidden"
 _WRONG, _MISSING, _LARGE = "400 Bad Request", "404 Not Found", "413 Content Too Large"
 _UNAVAILABLE = "503 Service Unavailable"
 
@@ -41,13 +46,28 @@ class _Refused(Exception):
         self.status = status
 
 
-class InternalListener:
-    """Serves `firn.batch_ranges` on an address."""
+class _Route(NamedTuple):
+    """The kind of the requests at a path, their most bytes, and their handler."""
 
-    def __init__(self, log_store: LogStore, gate: Gate) -> None:
+    kind: type[Contract]
+    most_bytes: int
+    answer: Callable[[Caller, Any], Awaitable[Contract]]
+
+
+class InternalListener:
+    """Serves `firn.driver_requests.batch_ranges` and `firn.driver_requests.landed_offsets` on an address."""
+
+    def __init__(self, log_store: LogStore, gate: Gate, add: Callable[[Landed], bool] = lambda landed: False) -> None:
+        """``add`` lets offsets wait for their indexing, as `Indexings.add` does."""
         self._log_store = log_store
         self._gate = gate
+        self._add = add
         self._open = 0
+        self._routes = {
+            PATH: _Route(Question, MAX_REQUEST_BYTES, self._ranges),
+            landed_offsets.UNINDEXED_PATH: _Route(Unindexed, MAX_REQUEST_BYTES, self._unindexed),
+            landed_offsets.LANDED_PATH: _Route(Landed, landed_offsets.MAX_REQUEST_BYTES, self._landed),
+        }
 
     async def bind(self, host: str, port: int) -> asyncio.Server:
         """Bind the address. The server accepts clients after `asyncio.Server.start_serving`, until it is closed."""
@@ -91,10 +111,9 @@ class InternalListener:
         """Return status and body of the answer to one request."""
         try:
             async with asyncio.timeout(ARRIVAL_SECONDS):
-                caller, question = await self._question(reader, host, admitted)
+                caller, route, question = await self._question(reader, host, admitted)
             async with asyncio.timeout(ANSWER_SECONDS):
-                errors = await self._gate.forbidden(caller, {wanted.topic for wanted in question.partitions})
-                answer = await find_ranges(self._log_store, question, errors)
+                answer = await route.answer(caller, question)
         except WrongTokenError as error:
             return _REFUSED, f"{error}\n".encode()
         except _Refused as refused:
@@ -112,9 +131,26 @@ class InternalListener:
             return "500 Internal Server Error", b"unexpected error; the log of the broker has it\n"
         return _OK, answer.model_dump_json().encode()
 
+    async def _ranges(self, caller: Caller, question: Question) -> Answer:
+        errors = await self._gate.forbidden(caller, {wanted.topic for wanted in question.partitions})
+        return await find_ranges(self._log_store, question, errors)
+
+    async def _unindexed(self, caller: Caller, question: Unindexed) -> FirstOffsets:
+        errors = await self._gate.forbidden(caller, question.topics)
+        found: list[Mapping[int, int] | str] = []
+        for topic in question.topics:
+            found.append(errors[topic].name if topic in errors else await self._log_store.unindexed(topic))
+        return FirstOffsets.model_construct(topics=tuple(found))
+
+    async def _landed(self, caller: Caller, landed: Landed) -> Accepted:
+        errors = await self._gate.forbidden(caller, [landed.topic])
+        if landed.topic in errors:
+            raise _Refused(_FORBIDDEN, errors[landed.topic].name)
+        return Accepted(accepted=self._add(landed))
+
     async def _question(
         self, reader: asyncio.StreamReader, host: str, admitted: Callable[[], None]
-    ) -> tuple[Caller, Question]:
+    ) -> tuple[Caller, _Route, Any]:
         """Read a request: first its headers with the token, then its body. Raises _Refused and the errors of `Gate.admit`."""
         try:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -124,16 +160,18 @@ class InternalListener:
         headers = {name.strip().lower(): value.strip() for name, _, value in (text.partition(":") for text in lines)}
         caller = await self._gate.admit(headers.get("authorization", ""), host)
         admitted()
-        if line.split(" ")[:2] != ["POST", PATH]:
-            raise _Refused(_MISSING, f"only POST {PATH} is served here")
+        method, path = (*line.split(" "), "")[:2]
+        route = self._routes.get(path)
+        if method != "POST" or route is None:
+            raise _Refused(_MISSING, f"only POST {', '.join(self._routes)} is served here")
         length = headers.get("content-length", "")
         if not (length.isascii() and length.isdigit()):
             raise _Refused(_WRONG, "the request has no Content-Length")
-        if len(length) > 9 or int(length) > MAX_REQUEST_BYTES:
-            raise _Refused(_LARGE, f"the request has more than {MAX_REQUEST_BYTES} bytes")
+        if len(length) > 9 or int(length) > route.most_bytes:
+            raise _Refused(_LARGE, f"the request has more than {route.most_bytes} bytes")
         body = await reader.readexactly(int(length))
         try:
-            return caller, Question.model_validate_json(body)
+            return caller, route, route.kind.model_validate_json(body)
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, problem["loc"]))

@@ -6,7 +6,15 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from firn.batch_ranges import IN_TABLE, MAX_RANGES, Answer, FoundRanges, Question, StoredRange, WantedRange
+from firn.driver_requests.batch_ranges import (
+    IN_TABLE,
+    MAX_RANGES,
+    Answer,
+    FoundRanges,
+    Question,
+    StoredRange,
+    WantedRange,
+)
 from firn_broker.log_types import LOOKUP_RANGES, BatchRange, Lookup, Partition, TableRange
 from firn_broker.ports import LogStore
 

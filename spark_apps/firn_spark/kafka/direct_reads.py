@@ -12,7 +12,15 @@ import structlog
 from pydantic import ValidationError
 
 from firn import trust
-from firn.batch_ranges import IN_TABLE, MAX_ANSWER_BYTES, MAX_PARTITIONS, PATH, Answer, Question, WantedRange
+from firn.driver_requests.batch_ranges import (
+    IN_TABLE,
+    MAX_ANSWER_BYTES,
+    MAX_PARTITIONS,
+    PATH,
+    Answer,
+    Question,
+    WantedRange,
+)
 from firn.model.errors import FirnError, UnavailableError
 from firn.model.jobs import DirectReads
 from firn_spark.credentials import read_secret, without_secrets

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from firn.driver_requests.landed_offsets import DataFile, RecordFields
 from firn.model.errors import CorruptDataError
 from firn.records import record_batch
 from firn_broker.history import entries, heads
-from firn_broker.history.entries import DataFile, Entry, FieldIds
+from firn_broker.history.entries import Entry
 from firn_broker.history.indexing.building import Kept, Table, build
 from firn_broker.history.rebuilding.rebuilder import rebuild
 from firn_broker.history.rows import RowReader, groups
@@ -23,7 +24,7 @@ from tests.unit.broker.batches import raw
 from tests.unit.broker.test_rebuilt_batches import Row, produced
 
 PARTITION = Partition(UUID(int=7), 1)
-FIELDS = FieldIds(partition=4, offset=5, time=6, key=7, value=2, headers=8)
+FIELDS = RecordFields(partition=4, offset=5, time=6, key=7, value=2, headers=8)
 
 
 def field(number: int, name: str, kind: pa.DataType) -> pa.Field:

@@ -10,11 +10,12 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
+from firn.driver_requests.landed_offsets import Landed, LandedRange
 from firn.model.errors import UnavailableError
 from firn.records import record_batch
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.history import heads
-from firn_broker.history.indexing.indexing import Indexed, Indexing, Landed
+from firn_broker.history.indexing.indexing import Indexed, Indexing
 from firn_broker.history.rebuilding.rebuilder import Rebuilder
 from firn_broker.log_types import BatchRange, Lookup, Partition, TableRange
 from firn_broker.maintenance import fsck
@@ -62,7 +63,8 @@ class World:
         """Write the rows to a data file, and index all offsets."""
         file = write(self.directory / name, self.rows if rows is None else rows, group=60)
         indexing = Indexing(self.shared.store, self.shared.objects, self.identifiers, Local())
-        landed = Landed(self.topic, {number: (0, end - 1) for number, end in self.landed_to.items()}, [file], FIELDS)
+        ranges = [LandedRange(number, 0, end - 1) for number, end in self.landed_to.items()]
+        landed = Landed(topic=self.topic, ranges=tuple(ranges), files=(file,), fields=FIELDS)
         return await indexing.index(asked.broker.membership.lease, landed)
 
     async def ranges(self, partition: int) -> list[BatchRange]:

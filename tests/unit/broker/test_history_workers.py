@@ -8,9 +8,10 @@ from uuid import UUID
 
 import pytest
 
+from firn.driver_requests.landed_offsets import DataFile
 from firn.model.errors import CorruptDataError, UnavailableError
 from firn_broker.history import entries
-from firn_broker.history.entries import DataFile, Entry
+from firn_broker.history.entries import Entry
 from firn_broker.history.files import TableFiles
 from firn_broker.history.indexing.building import build
 from firn_broker.history.rebuilding.workers import HistoryWorkers

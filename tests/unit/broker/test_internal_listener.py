@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,22 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from firn import batch_ranges
-from firn.batch_ranges import IN_TABLE, MAX_PARTITIONS, PATH, Answer, Question, WantedRange
+from firn.driver_requests import batch_ranges
+from firn.driver_requests.batch_ranges import IN_TABLE, MAX_PARTITIONS, PATH, Answer, Question, WantedRange
+from firn.driver_requests.landed_offsets import (
+    LANDED_PATH,
+    MAX_FILES,
+    UNINDEXED_PATH,
+    Accepted,
+    DataFile,
+    FirstOffsets,
+    Landed,
+    LandedRange,
+    RecordFields,
+    Unindexed,
+)  # fmt: skip
 from firn.model.errors import UnavailableError
+from firn_broker.access_types import Caller
 from firn_broker.internal import listener, ranges
 from firn_broker.internal.gates import SharedToken
 from firn_broker.internal.listener import InternalListener
@@ -35,9 +48,12 @@ def token_file(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def serving(log_store: LogStore, token_file: Path) -> AsyncIterator[int]:
+async def serving(
+    log_store: LogStore, token_file: Path, add: Callable[[Landed], bool] = lambda landed: False,
+    gate: type[SharedToken] = SharedToken,
+) -> AsyncIterator[int]:  # fmt: skip
     """Serve on a free port."""
-    server = await InternalListener(log_store, SharedToken(token_file)).bind("127.0.0.1", 0)
+    server = await InternalListener(log_store, gate(token_file), add).bind("127.0.0.1", 0)
     await server.start_serving()
     try:
         yield server.sockets[0].getsockname()[1]
@@ -244,3 +260,58 @@ async def test_many_ranges_take_few_lookups() -> None:
     answer = await find_ranges(Log(), Question(partitions=wanted))  # type: ignore[arg-type]
     assert [len(part.ranges) for part in answer.partitions] == [1_000] * 3
     assert len(asked) == 4
+
+
+async def test_a_driver_learns_which_offsets_no_indexing_has_read(token_file: Path) -> None:
+    async with rig() as made, serving(made.store.log, token_file) as port:
+        await fill(made, 3)
+        await move_to_table(made, 0, 3)
+        asked = Unindexed(topics=(TOPIC, UUID(int=99))).model_dump_json().encode()
+        status, body = await post(port, asked, path=UNINDEXED_PATH)
+        assert status == 200
+        found = FirstOffsets.model_validate_json(body)
+        assert found.topics == ({0: 4, 1: 0}, {})
+
+
+async def test_named_offsets_wait_for_their_indexing(token_file: Path) -> None:
+    added: list[Landed] = []
+
+    def add(landed: Landed) -> bool:
+        added.append(landed)
+        return len(added) == 1
+
+    fields = RecordFields(1, 2, 3, 4, 5, 6)
+    named = Landed(topic=TOPIC, ranges=(LandedRange(0, 0, 5),), files=(DataFile("s3://a/b", 9),), fields=fields)
+    async with rig() as made, serving(made.store.log, token_file, add) as port:
+        for accepted in (True, False):
+            status, body = await post(port, named.model_dump_json().encode(), path=LANDED_PATH)
+            assert (status, Accepted.model_validate_json(body)) == (200, Accepted(accepted=accepted))
+        assert added == [named, named]
+        many = named.model_copy(update={"files": (DataFile("s3://a/b", 9),) * (MAX_FILES + 1)})
+        status, body = await post(port, many.model_dump_json().encode(), path=LANDED_PATH)
+        assert (status, len(added)) == (400, 2)
+        status, _ = await post(port, named.model_dump_json().encode(), token="wrong", path=LANDED_PATH)
+        assert (status, len(added)) == (401, 2)
+
+
+class NoRights(SharedToken):
+    """A gate whose callers may read no topic."""
+
+    async def forbidden(self, caller: Caller, topics: Collection[UUID]) -> Mapping[UUID, ErrorCode]:
+        return dict.fromkeys(topics, ErrorCode.topic_authorization_failed)
+
+
+async def test_a_driver_without_read_on_the_topic_learns_and_changes_nothing(token_file: Path) -> None:
+    added: list[Landed] = []
+
+    def add(landed: Landed) -> bool:
+        added.append(landed)
+        return True
+
+    named = Landed(topic=TOPIC, ranges=(), files=(), fields=RecordFields(1, 2, 3, 4, 5, 6))
+    async with rig() as made, serving(made.store.log, token_file, add, NoRights) as port:
+        await fill(made, 1)
+        status, body = await post(port, named.model_dump_json().encode(), path=LANDED_PATH)
+        assert (status, body, added) == (403, b"topic_authorization_failed\n", [])
+        _, body = await post(port, Unindexed(topics=(TOPIC,)).model_dump_json().encode(), path=UNINDEXED_PATH)
+        assert FirstOffsets.model_validate_json(body).topics == ("topic_authorization_failed",)

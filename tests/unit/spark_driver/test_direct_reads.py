@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from firn.batch_ranges import MAX_ANSWER_BYTES, PATH, Answer, FoundRanges, Question, StoredRange
+from firn.driver_requests.batch_ranges import MAX_ANSWER_BYTES, PATH, Answer, FoundRanges, Question, StoredRange
 from firn.model.jobs import DirectReads
 from firn_broker.internal.gates import SharedToken
 from firn_broker.internal.listener import InternalListener

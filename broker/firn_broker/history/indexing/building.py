@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from firn.driver_requests.landed_offsets import RecordFields
 from firn.model.errors import CorruptDataError
 from firn_broker.history import heads
-from firn_broker.history.entries import Entry, FieldIds, Piece
+from firn_broker.history.entries import Entry, Piece
 from firn_broker.history.heads import Heads
 from firn_broker.history.rows import Group, RowReader
 from firn_broker.log_types import Partition
@@ -33,7 +34,7 @@ class Table:
     """The row groups of the data files of a table that may have rows of a topic, and the ids of its columns."""
 
     groups: Sequence[Group]
-    fields: FieldIds
+    fields: RecordFields
 
 
 def build(partition: Partition, batches: Sequence[memoryview], table: Table, reader: RowReader) -> list[Entry | Kept]:

@@ -4,16 +4,17 @@ A crash anywhere leaves the old ranges or the new ones. Batches that the data fi
 it has no other batches, or in the history object."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby, islice
 from uuid import UUID
 
+from firn.driver_requests.landed_offsets import Landed
 from firn.model.errors import CorruptDataError, FencedError, UnavailableError
 from firn.records import record_batch
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.history import entries
-from firn_broker.history.entries import DataFile, Entry, FieldIds
+from firn_broker.history.entries import Entry
 from firn_broker.history.indexing.building import ENTRY_BYTES, Kept, Table, build
 from firn_broker.history.rows import Files, RowReader, groups
 from firn_broker.log.blocks import Slot, number_batches, slot_of
@@ -36,16 +37,6 @@ KEPT_BYTES = 64 << 20
 """Bytes of batches as they came after which a history object ends."""
 KEPT_GROUPS = 4
 """Row groups whose rows stay in memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Landed:
-    """Offsets of a topic whose rows a table has in these data files. ``partitions``: first and last offset by partition."""
-
-    topic: UUID
-    partitions: Mapping[int, tuple[int, int]]
-    files: Sequence[DataFile]
-    fields: FieldIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +120,7 @@ class Indexing:
         table = self._table(landed, counts)
         reader = RowReader(self._files, KEPT_GROUPS)
         waiting, kept = list[_Stretch](), 0
-        for index, (first, last) in sorted(landed.partitions.items()):
+        for index, first, last in sorted(landed.ranges):
             partition = Partition(landed.topic, index)
             while first <= last:
                 old = await self._next(partition, first, last)

@@ -1,15 +1,13 @@
 """The merges of a cluster: one broker at a time finds objects that are due, and starts a process for each selection."""
 
 import asyncio
-import json
-import sys
-from asyncio.subprocess import PIPE
 
 import structlog
 
 from firn.model.errors import FencedError, UnavailableError
 from firn_broker import metrics
 from firn_broker.cluster.identifiers import Identifiers
+from firn_broker.cluster.jobs import run_job
 from firn_broker.cluster.membership import Membership
 from firn_broker.log_types import UNMERGED, NodeLease
 from firn_broker.maintenance.merges import process as merge_process
@@ -20,8 +18,6 @@ from firn_broker.settings import BrokerSettings
 log = structlog.get_logger()
 
 LEASE = "merge"
-SECONDS = 3_600.0
-"""Seconds after which a process counts as stuck."""
 
 
 class Merges:
@@ -92,21 +88,6 @@ class Merges:
 
     async def _in_process(self, lease: NodeLease, selection: Selection) -> Merged:
         """Merge in a process. Raises UnavailableError if it fails."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", merge_process.__name__, stdin=PIPE, stdout=PIPE
-        )
-        try:
-            async with asyncio.timeout(SECONDS):
-                answer, _ = await process.communicate(merge_process.request(self._settings, lease, selection))
-        except TimeoutError as error:
-            raise UnavailableError(f"the process that merges objects did not end within {SECONDS:g} s") from error
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode:
-            raise UnavailableError(
-                f"the process that merges objects ended with {process.returncode}. If the log has no reason, the pod has too little"
-                " memory: raise its limit, or lower upkeep.mergedBytes"
-            )
-        return Merged(**json.loads(answer))
+        asked = merge_process.request(self._settings, lease, selection)
+        advice = "raise its limit, or lower upkeep.mergedBytes"
+        return Merged(**await run_job(merge_process.__name__, asked, work="merges objects", advice=advice))

@@ -1,6 +1,6 @@
 """Records of slices from WAL objects, inside a task: the task reads the bucket of diskless brokers, and asks no broker.
 
-The driver has asked the brokers where the batches are (`firn.batch_ranges`). The task reads each object once, for all topics
+The driver has asked the brokers where the batches are (`firn.driver_requests.batch_ranges`). The task reads each object once, for all topics
 and partitions whose turn has come. Brokers delete an object only some time after its last batch range is gone. If an object cannot
 be read all the same, `Objects.rest` has the offsets that brokers have to be asked for.
 """

@@ -67,6 +67,20 @@ class TableRangeContract(StoreContract):
         """Return the oldest version whose programs may use the store, and the first one that knows table ranges."""
         raise NotImplementedError
 
+    async def test_unindexed_batches_are_those_that_lie_in_no_history_object(self, log: Log) -> None:
+        assert await log.store.log.unindexed(TOPIC) == {}
+        await moved(log)
+        assert await log.store.log.unindexed(TOPIC) == {}
+        await log.commit(batch(), batch(SECOND))
+        await log.commit(batch(), batch(SECOND))
+        assert await log.store.log.unindexed(TOPIC) == {0: 6, 1: 0}
+        await log.store.log.advance_start(SECOND, 1)
+        assert await log.store.log.unindexed(TOPIC) == {0: 6, 1: 1}
+        await log.store.log.advance_start(SECOND, 2)
+        assert await log.store.log.unindexed(TOPIC) == {0: 6}
+        await log.store.topics.delete_topic(TOPIC)
+        assert await log.store.log.unindexed(TOPIC) == {}
+
     async def test_ranges_move_to_a_table(self, log: Log) -> None:
         keys = [await log.key() for _ in range(4)]
         for key in keys:

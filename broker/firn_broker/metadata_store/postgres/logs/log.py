@@ -7,7 +7,7 @@ calls the latter.
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, count, groupby
 from operator import itemgetter
@@ -37,6 +37,7 @@ from firn_broker.metadata_store.postgres.database import Database, NotInOrderErr
 from firn_broker.metadata_store.postgres.logs.merges import swap_ranges
 from firn_broker.metadata_store.time_marks import Mark
 from firn_broker.ports import WentBackError
+from firn_broker.storage import wal
 
 COMMIT_BATCHES = "SELECT commit_wal($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)"
 PLANNED_PARTITIONS = 8
@@ -184,6 +185,15 @@ class PostgresLog:
         for number, start, high, size in rows:
             states[number - 1] = LogState(start, high, size)
         return states
+
+    async def unindexed(self, topic: UUID) -> Mapping[int, int]:
+        rows = await self._database.rows(
+            "SELECT part, first FROM log CROSS JOIN LATERAL (SELECT base_offset AS first FROM run JOIN wal ON wal.id = run.wal"
+            f" WHERE run.log = log.id AND last_offset >= log_start AND key NOT LIKE '%{wal.HISTORY}'"
+            " ORDER BY last_offset LIMIT 1) it WHERE topic_id = $1 AND NOT deleted",
+            topic,
+        )
+        return dict(rows)
 
     async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> BatchRange | None:
         async with self._scans:

@@ -2,9 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -30,6 +31,7 @@ from firn_broker.metadata_store.sqlite.logs.commits import Appends, append_in_or
 from firn_broker.metadata_store.sqlite.logs.merges import swap_ranges
 from firn_broker.metadata_store.time_marks import Mark
 from firn_broker.ports import WentBackError
+from firn_broker.storage import wal
 
 RESERVED, LIVE, DEAD = 0, 1, 2
 """States of an object."""
@@ -198,6 +200,17 @@ class SqliteLog:
             partition.topic.bytes, partition.index,
         )  # fmt: skip
         return LogState(*row) if row else None
+
+    async def unindexed(self, topic: UUID) -> Mapping[int, int]:
+        def work() -> Mapping[int, int]:
+            rows = self._database.connection.execute(
+                f"SELECT part, (SELECT base_offset FROM run JOIN wal ON wal.id=run.wal WHERE run.log=log.id AND last_offset>=log_start"
+                f" AND key NOT LIKE '%{wal.HISTORY}' ORDER BY last_offset LIMIT 1) AS first FROM log WHERE topic_id=? AND NOT deleted",
+                (topic.bytes,),
+            )
+            return {partition: first for partition, first in rows if first is not None}
+
+        return await self._database.run(work, write=False)
 
     async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> BatchRange | None:
         return await time_marks.search(

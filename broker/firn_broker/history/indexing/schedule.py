@@ -1,0 +1,68 @@
+"""The indexings of a broker: drivers name offsets, and one process after the other indexes them."""
+
+import asyncio
+from collections.abc import Callable
+from uuid import UUID
+
+import structlog
+
+from firn.driver_requests.landed_offsets import Landed
+from firn.model.errors import UnavailableError
+from firn_broker import metrics
+from firn_broker.cluster.jobs import run_job
+from firn_broker.log_types import NodeLease
+from firn_broker.settings import BrokerSettings
+
+log = structlog.get_logger()
+
+WAITING = 100
+"""Topics that wait at most."""
+PROCESS = "firn_broker.history.indexing.process"
+
+
+class Indexings:
+    """Indexes offsets that drivers name. A driver names them again if the broker ends before."""
+
+    def __init__(self, settings: BrokerSettings, lease: Callable[[], NodeLease]) -> None:
+        self._settings = settings
+        self._lease = lease
+        self._waiting: dict[UUID, Landed] = {}
+        self._more = asyncio.Event()
+
+    def add(self, landed: Landed) -> bool:
+        """Let offsets wait, in place of others of the topic. Return False if too many topics wait."""
+        if landed.topic not in self._waiting and len(self._waiting) >= WAITING:
+            return False
+        self._waiting[landed.topic] = landed
+        self._more.set()
+        return True
+
+    async def run(self) -> None:
+        """Index what waits, until cancelled."""
+        while True:
+            await self._more.wait()
+            topic = next(iter(self._waiting))
+            landed = self._waiting.pop(topic)
+            if not self._waiting:
+                self._more.clear()
+            try:
+                await self._index(landed)
+            except UnavailableError as error:
+                log.warning(
+                    "offsets are not indexed yet; the driver names them again", topic=str(topic), error=str(error)
+                )
+            except Exception:
+                log.exception("the indexing of a topic failed", topic=str(topic))
+
+    async def _index(self, landed: Landed) -> None:
+        """Index in a process. Raises UnavailableError if it fails."""
+        lease = self._lease()
+        asked = {
+            "settings": self._settings.model_dump(by_alias=True, mode="json"),
+            "lease": [lease.node, lease.epoch],
+            "landed": landed.model_dump(mode="json"),
+        }
+        indexed = await run_job(PROCESS, asked, work="indexes offsets", advice="raise its limit")
+        metrics.INDEXED_BYTES.labels("table").inc(indexed["bytes"])
+        metrics.INDEXED_BYTES.labels("kept").inc(indexed["kept_bytes"])
+        log.info("indexed offsets of a topic", topic=str(landed.topic), **indexed)

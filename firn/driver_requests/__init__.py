@@ -1,0 +1,1 @@
+"""Contracts between drivers and the internal listener of diskless brokers."""

@@ -1,0 +1,81 @@
+"""Contract between drivers and the internal listener of diskless brokers: offsets whose records a table has.
+
+A driver posts `Unindexed` to `UNINDEXED_PATH`, and learns from which offsets on the brokers have not compared the batches with the table. It
+then posts `Landed` to `LANDED_PATH`. The broker compares them later, and frees batches that it can rebuild from the data files.
+A wrong list of files only costs work: batches that the files do not give back stay where they are.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple
+from uuid import UUID
+
+from pydantic import Field
+
+from firn.model.jobs import Contract
+
+UNINDEXED_PATH, LANDED_PATH = "/v1/unindexed", "/v1/landed"
+MAX_TOPICS = 1_000
+MAX_FILES = 4_000
+MAX_PARTITIONS = 4_000
+MAX_REQUEST_BYTES = 2 << 20
+
+_Number = Annotated[int, Field(ge=0, le=1 << 62)]
+_Field = Annotated[int, Field(ge=0, lt=1 << 31)]
+_Partition = Annotated[int, Field(ge=0, lt=1 << 31)]
+
+
+class LandedRange(NamedTuple):
+    """Offsets of a partition, from ``first`` to ``last``."""
+
+    partition: _Partition
+    first: _Number
+    last: _Number
+
+
+class DataFile(NamedTuple):
+    """A data file, and its bytes."""
+
+    path: Annotated[str, Field(max_length=1024)]
+    size: _Number
+
+
+class RecordFields(NamedTuple):
+    """Iceberg's ids of the columns with the parts of a record. Names of columns may change, ids do not."""
+
+    partition: _Field
+    offset: _Field
+    time: _Field
+    key: _Field
+    value: _Field
+    headers: _Field
+
+
+class Unindexed(Contract):
+    """A question about topics, by Kafka's ids."""
+
+    topics: Annotated[tuple[UUID, ...], Field(max_length=MAX_TOPICS)]
+
+
+class FirstOffsets(Contract):
+    """For each topic of the question: the first offset of each partition that has batches to compare, or Kafka's name of the error
+    that prevents the answer."""
+
+    topics: tuple[Mapping[int, int] | str, ...]
+
+
+class Landed(Contract):
+    """Offsets of a topic whose records a table has, and the data files that may have them.
+
+    The files must stay until the brokers name other ones: a tag of the table has to hold their snapshot.
+    """
+
+    topic: UUID
+    ranges: Annotated[tuple[LandedRange, ...], Field(max_length=MAX_PARTITIONS)]
+    files: Annotated[tuple[DataFile, ...], Field(max_length=MAX_FILES)]
+    fields: RecordFields
+
+
+class Accepted(Contract):
+    """The answer to `Landed`: whether the broker will compare these offsets. It does not if too many topics wait."""
+
+    accepted: bool

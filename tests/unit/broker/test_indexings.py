@@ -1,0 +1,129 @@
+"""Indexings of a broker: what waits, what a process is asked, and a real process."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from prometheus_client import REGISTRY
+
+from firn.driver_requests.landed_offsets import DataFile, Landed, LandedRange
+from firn.model.clock import SystemClock
+from firn.model.errors import UnavailableError
+from firn.records import record_batch
+from firn_broker.cluster import jobs
+from firn_broker.cluster.jobs import run_job
+from firn_broker.history.indexing import schedule
+from firn_broker.history.indexing.schedule import WAITING, Indexings
+from firn_broker.history.rebuilding.workers import HistoryWorkers
+from firn_broker.log_types import BatchEntry, Commit, Lookup, NodeAddress, NodeLease, Partition, TableRange, Topic
+from firn_broker.metadata_store.sqlite.store import SqliteStore
+from firn_broker.settings import BrokerSettings, BucketSettings, DirectorySettings, HistorySettings, SqliteSettings
+from firn_broker.storage import wal
+from firn_broker.storage.objects import DirectoryObjects
+from tests.unit.broker.test_history_entries import FIELDS, batches_of, write
+
+LEASE = NodeLease(3, 4)
+COUNTS = {"batches": 1, "kept": 2, "bytes": 30, "kept_bytes": 4, "objects": 1, "refused": 0, "problems": {}}
+
+
+def landed(topic: int, last: int = 9) -> Landed:
+    return Landed(
+        topic=UUID(int=topic), ranges=(LandedRange(0, 0, last),), files=(DataFile("s3://a/b", 7),), fields=FIELDS
+    )
+
+
+def settings(directory: Path) -> BrokerSettings:
+    return BrokerSettings(
+        coordinator=SqliteSettings(path=str(directory / "coordinator.db")),
+        objects=DirectorySettings(path=str(directory / "objects")),
+        history=HistorySettings(stores=(BucketSettings(url=f"file://{directory}"),)),
+    )
+
+
+async def test_newer_offsets_of_a_topic_take_the_place_of_those_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Mapping[str, Any]] = []
+
+    async def answer(module: str, document: Mapping[str, Any], *, work: str, advice: str) -> Any:
+        asked.append(document)
+        if len(asked) == 1:
+            raise UnavailableError("the first one fails")
+        return COUNTS
+
+    monkeypatch.setattr(schedule, "run_job", answer)
+    indexings = Indexings(settings(tmp_path), lambda: LEASE)
+    for offered in (landed(1), landed(2), landed(1, last=20)):
+        assert indexings.add(offered)
+    before = REGISTRY.get_sample_value("firn_broker_indexed_bytes_total", {"found": "table"}) or 0
+    task = asyncio.create_task(indexings.run())
+    while len(asked) < 2:
+        await asyncio.sleep(0)
+    assert [Landed.model_validate(each["landed"]) for each in asked] == [landed(1, last=20), landed(2)]
+    assert asked[0]["lease"] == [3, 4]
+    while REGISTRY.get_sample_value("firn_broker_indexed_bytes_total", {"found": "table"}) == before:
+        await asyncio.sleep(0)
+    assert not task.done()
+    task.cancel()
+
+
+def test_few_topics_wait(tmp_path: Path) -> None:
+    indexings = Indexings(settings(tmp_path), lambda: LEASE)
+    assert all(indexings.add(landed(number)) for number in range(WAITING))
+    assert not indexings.add(landed(WAITING))
+    assert indexings.add(landed(0, last=30))
+
+
+async def test_a_process_indexes_what_a_broker_stored(tmp_path: Path) -> None:
+    sent, rows = batches_of(8)
+    store = SqliteStore(str(tmp_path / "coordinator.db"), SystemClock(), "cluster")
+    objects = DirectoryObjects(tmp_path / "objects")
+    await store.start()
+    partition = Partition(UUID(int=9), 1)
+    await store.topics.create_topic(Topic(partition.topic, "t", 2, {}))
+    lease = await store.nodes.join(NodeAddress("127.0.0.1", 9092), 60_000)
+    data, positions = wal.assemble(
+        UUID(int=1), lease.node, lease.epoch, [(partition, [record_batch.rewritten(b) for b in sent])]
+    )
+    key = wal.key(UUID(int=1))
+    await store.log.reserve(lease, [key])
+    await objects.put(key, data)
+    entries = [
+        BatchEntry(
+            partition, position, len(batch), record_batch.walk(batch)[0][2], record_batch.header(batch)[0], False
+        )
+        for batch, position in zip(sent, positions, strict=True)
+    ]
+    await store.log.commit(Commit(lease, key, len(data), entries))
+    # The offsets of the table are those of the log.
+    first = int.from_bytes(sent[0][:8], "big")
+    file = write(tmp_path / "rows", [(at, offset - first, row) for at, offset, row in rows], group=50)
+    placed = DataFile(f"file://{file.path}", file.size)
+    named = Landed(topic=partition.topic, ranges=(LandedRange(1, 0, 10_000),), files=(placed,), fields=FIELDS)
+    configured = settings(tmp_path)
+    asked = {
+        "settings": configured.model_dump(by_alias=True, mode="json"),
+        "lease": [lease.node, lease.epoch],
+        "landed": named.model_dump(mode="json"),
+    }
+    indexed = await run_job(schedule.PROCESS, asked, work="indexes", advice="help")
+    assert (indexed["batches"], indexed["kept"], indexed["problems"]) == (len(sent), 0, {})
+    (found,) = await store.log.find([Lookup(partition, 0, 1 << 40)])
+    assert all(isinstance(each.place, TableRange) for each in found.ranges)
+    for batch in sent:
+        record_batch.number(batch, 0, int.from_bytes(batch[:8], "big") - first)
+    workers = HistoryWorkers(configured)
+    assert b"".join(await workers.rebuild(found.ranges)) == b"".join(sent)
+    workers.close()
+    await store.close()
+
+
+async def test_a_job_that_fails_says_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnavailableError, match="the process that works ended with 1.* too little memory: buy some"):
+        await run_job("firn_broker.no_such_module", {}, work="works", advice="buy some")
+    monkeypatch.setattr(jobs, "SECONDS", 0.01)
+    with pytest.raises(UnavailableError, match="the process that works did not end within"):
+        await run_job(schedule.PROCESS, {"settings": {}}, work="works", advice="buy some")
