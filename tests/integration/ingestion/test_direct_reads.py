@@ -59,8 +59,8 @@ class Diskless:
 
 
 @contextmanager
-def running(directory: Path, database: Postgres, storage: S3, name: str) -> Iterator[Diskless]:
-    """Run a broker of a fleet whose topics tasks read from the bucket."""
+def running(directory: Path, database: Postgres, storage: S3, name: str, **more: Any) -> Iterator[Diskless]:
+    """Run a broker of a fleet whose topics tasks read from the bucket, with ``more`` settings."""
     metrics, internal = free_port(), free_port()
     token = directory / "token"
     token.write_text("the-token\n")
@@ -73,6 +73,7 @@ def running(directory: Path, database: Postgres, storage: S3, name: str) -> Iter
         "topics": {"configs": {"retention.ms": "-1"}},
         "upkeep": {"intervalSeconds": 0.2, "graceSeconds": 0.5},
         "writer": {"flushSeconds": 0.05},
+        **more,
     }
     broker = of_fleet(directory, name, document)
     broker.start()
