@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -107,6 +108,11 @@ def prepared(secure: Secure) -> Secure:
     ]  # fmt: skip
     for future in (*created.values(), *passwords.values(), *admin.create_acls(acls).values()):
         future.result(30)
+    # The controller has answered. The broker follows, and answers from what it has.
+    ours = AclBindingFilter(
+        ResourceType.TOPIC, "topic-", ResourcePatternType.PREFIXED, f"User:{COMMON_NAME}", "*", AclOperation.ANY, AclPermissionType.ANY
+    )  # fmt: skip
+    await_true("the broker has the ACLs", lambda: bool(admin.describe_acls(ours).result(30)))
     return secure
 
 

@@ -62,7 +62,9 @@ class Application(ABC):
         return settings | {"error_cb": self._reported, "log_level": 0}
 
     def _reported(self, error: KafkaError) -> None:
-        if error.code() in REFUSALS or error.fatal():
+        # A broker that stops may close a connection during its authentication. librdkafka connects again by itself.
+        closed = error.code() == KafkaError._AUTHENTICATION and "Broker transport failure" in error.str()
+        if (error.code() in REFUSALS and not closed) or error.fatal():
             self.problems.append(str(error))
 
     def uses(self, api: ApiServer, secret: str) -> bool:
