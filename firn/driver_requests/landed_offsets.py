@@ -2,7 +2,7 @@
 
 A driver posts `Unindexed` to `UNINDEXED_PATH`, and learns from which offsets on the brokers have not compared the batches with the table. It
 then posts `Landed` to `LANDED_PATH`. The broker compares them later, and frees batches that it can rebuild from the data files.
-A wrong list of files only costs work: batches that the files do not give back stay where they are.
+Batches that the files do not give back stay where they are.
 """
 
 from collections.abc import Mapping
@@ -76,6 +76,7 @@ class Landed(Contract):
 
 
 class Accepted(Contract):
-    """The answer to `Landed`: whether the broker will compare these offsets. It does not if too many topics wait."""
+    """The answer to `Landed`: whether the broker will compare these offsets. It does not if too many topics wait, or if its
+    settings name no store of data files."""
 
     accepted: bool

@@ -35,7 +35,7 @@ class TableFiles:
         footer = self._footers.pop(file, None)
         try:
             opened = pq.ParquetFile(self._source(file), metadata=footer, pre_buffer=True)
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             raise CorruptDataError(f"{file.path} is no data file: {error}") from error
         self._footers[file] = opened.metadata
         while len(self._footers) > KEPT_FOOTERS:
@@ -110,6 +110,8 @@ class _Source(io.RawIOBase):
             data = bytes(obstore.get_range(self._store, self._path, start=self._place, end=end))
         except (NotFoundError, FileNotFoundError) as error:
             raise CorruptDataError(f"{self._file.path} does not exist") from error
+        except ValueError as error:
+            raise CorruptDataError(f"{self._file.path}: the object store does not accept this path: {error}") from error
         except (BaseError, OSError) as error:
             raise UnavailableError(f"{self._file.path}: {trust.with_hint(str(error)[:300])}") from error
         if len(data) < end - self._place:

@@ -4,7 +4,7 @@ Columns are found by Iceberg's ids, because users may rename columns. Only the c
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -57,7 +57,10 @@ def groups(file: DataFile, opened: pq.ParquetFile, fields: RecordFields) -> list
             statistics = None if place is None else metadata.row_group(number).column(place).statistics
             if statistics is None or not statistics.has_min_max:
                 raise CorruptDataError(f"{file.path}: row group {number} has no bounds of the column with id {field}")
-            bounds.append((int(statistics.min), int(statistics.max)))
+            try:
+                bounds.append((int(statistics.min), int(statistics.max)))
+            except (TypeError, ValueError) as error:
+                raise CorruptDataError(f"{file.path}: the column with id {field} has no numbers") from error
         found.append(Group(file, number, bounds[0], bounds[1]))
     return found
 
@@ -105,9 +108,12 @@ class _Rows:
         found = _paths(opened, file)
         paths = [_path(found, field, file) for field in fields]
         try:
-            table = opened.read_row_group(number, columns=paths, use_threads=False)
-        except (pa.ArrowInvalid, OSError, IndexError) as error:
+            return cls._of(opened.read_row_group(number, columns=paths, use_threads=False), paths)
+        except (pa.ArrowException, OSError, IndexError, ValueError) as error:
             raise CorruptDataError(f"{file.path}: row group {number} cannot be read: {error}") from error
+
+    @classmethod
+    def _of(cls, table: pa.Table, paths: Sequence[str]) -> Self:
         partitions, offsets, times, keys, values, headers = (_column(table, path) for path in paths)
         of_rows = partitions.to_numpy(zero_copy_only=False)
         records = Records(

@@ -103,6 +103,7 @@ class Reader:
         the cache may evict them."""
         self._loading: dict[Slot, asyncio.Future[Block]] = {}
         self._backfills = asyncio.Semaphore(settings.backfills)
+        self._rebuilds = asyncio.Semaphore(settings.backfills)
         self._tails = asyncio.Semaphore(32)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -344,7 +345,9 @@ class Reader:
                 # The damage may have happened on the way from the store.
                 await self._get(key, damaged, recent=recent, read="second")
         except Exception as error:
-            if not isinstance(error, UnavailableError):
+            if isinstance(error, CorruptDataError):
+                log.warning("batches are damaged", key=key, error=str(error))
+            elif not isinstance(error, UnavailableError):
                 log.exception("cannot read batches", key=key)
             for batch_range in ranges:
                 if (future := self._loading.pop(slot_of(batch_range), None)) is not None:
@@ -354,7 +357,9 @@ class Reader:
         """Read ranges from the object store, and return those that are damaged. Raises CorruptDataError in the second
         read."""
         lane = "tail" if recent else "backfill"
-        async with self._tails if recent else self._backfills:
+        lanes = self._tails if recent else self._backfills
+        # Rebuilding waits for a process. Other reads do not wait behind it.
+        async with self._rebuilds if isinstance(ranges[0].place, TableRange) else lanes:
             with metrics.GET_SECONDS.labels(lane).time():
                 contents = await self._contents(key, ranges)
         damaged, errors = [], []
@@ -383,7 +388,24 @@ class Reader:
             )
         if self._history is None:
             raise UnavailableError("this broker cannot read tables")
-        return await self._history.rebuild(ranges)
+        try:
+            return await self._history.rebuild(ranges)
+        except CorruptDataError:
+            if len(ranges) == 1:
+                raise
+        # The others are good answers.
+        return await self._one_by_one(self._history, ranges)
+
+    async def _one_by_one(self, history: History, ranges: Sequence[BatchRange]) -> list[memoryview]:
+        """Rebuild ranges one after the other. A range that the table does not give back has no bytes."""
+        found = []
+        for each in ranges:
+            try:
+                found += await history.rebuild([each])
+            except CorruptDataError as error:
+                log.warning("a table does not give batches back", key=each.place.key, error=str(error))
+                found.append(memoryview(b""))
+        return found
 
     async def read(self, batch_range: BatchRange) -> Block:
         """Load the block of one batch range. Raises UnreadableError."""

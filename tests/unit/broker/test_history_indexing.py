@@ -14,7 +14,9 @@ from firn.driver_requests.landed_offsets import Landed, LandedRange
 from firn.model.errors import UnavailableError
 from firn.records import record_batch
 from firn_broker.cluster.identifiers import Identifiers
+from firn_broker.history import entries as history_entries
 from firn_broker.history import heads
+from firn_broker.history.indexing import building, indexing
 from firn_broker.history.indexing.indexing import Indexed, Indexing
 from firn_broker.history.rebuilding.rebuilder import Rebuilder
 from firn_broker.log_types import BatchRange, Lookup, Partition, TableRange
@@ -274,6 +276,88 @@ def test_a_damaged_table_is_a_storage_error_and_never_wrong_records(tmp_path: Pa
             assert (await fetch(other, "t", 1, 0)).error_code is ErrorCode.none
         async with broker(world.shared, 3, **UPKEEP) as blind:
             assert (await fetch(blind, "t", 1, 0)).error_code is ErrorCode.kafka_storage_error
+
+    run(story())
+
+
+def test_one_damaged_batch_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_entries, "RANGE_BYTES", 200)
+
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 8)
+            await world.index(asked)
+            ranges = await world.ranges(0)
+            assert len(ranges) > 3
+        bad = ranges[2].base_offset
+        changed = [(*row[:2], row[2]._replace(value=b"other")) if row[:2] == (0, bad) else row for row in world.rows]
+        write(tmp_path / "file", changed, group=60)
+        async with broker(world.shared, 2, tables=world.tables(), **UPKEEP) as other:
+            answer = await fetch(other, "t", 0, 0)
+            assert answer.error_code is ErrorCode.none
+            ends = [int.from_bytes(batch[:8], "big") for batch in world.sent[0]]
+            before = [batch for batch, base in zip(world.sent[0], ends, strict=True) if base < bad]
+            assert uncompressed(answer.records) == b"".join(map(bytes, before))
+            assert (await fetch(other, "t", 0, bad)).error_code is ErrorCode.kafka_storage_error
+            later = await fetch(other, "t", 0, ranges[3].base_offset)
+            assert uncompressed(later.records).endswith(bytes(world.sent[0][-1]))
+
+    run(story())
+
+
+def test_records_that_were_deleted_meanwhile_are_passed_over(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 6)
+            second, third = (int.from_bytes(batch[:8], "big") for batch in world.sent[0][1:3])
+            await world.shared.store.log.advance_start(Partition(world.topic, 0), third)
+            indexed = await world.index(asked)
+            assert (second < third, indexed.batches) == (True, 12 - 2)
+            answer = await fetch(asked, "t", 0, third)
+            assert uncompressed(answer.records) == b"".join(map(bytes, world.sent[0][2:]))
+
+    run(story())
+
+
+def test_a_long_indexing_moves_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexing, "MOVED_BYTES", 500)
+    monkeypatch.setattr(indexing, "ENTRY_BYTES", 300)
+
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 12)
+            indexed = await world.index(asked)
+            assert indexed.batches == 24
+            assert indexed.objects > 2
+            await world.check(asked)
+
+    run(story())
+
+
+def test_a_batch_that_is_large_without_compression_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "LARGE_BYTES", 1_000)
+
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            for codec, size in ((4, 5_000), (4, 300), (0, 5_000)):
+                rows = [Row(5, None, b"v" * size)]
+                offset = world.landed_to[0]
+                await produce(asked, "t", 0, produced(rows, 0, codec, idempotent=False))
+                world.sent[0].append(produced(rows, offset, idempotent=False))
+                world.rows.append((0, offset, rows[0]))
+                world.landed_to[0] += 1
+            world.landed_to.pop(1)
+            indexed = await world.index(asked)
+            assert (indexed.batches, indexed.kept) == (2, 1)
+            await world.check(asked)
 
     run(story())
 

@@ -75,6 +75,8 @@ def test_few_topics_wait(tmp_path: Path) -> None:
     assert all(indexings.add(landed(number)) for number in range(WAITING))
     assert not indexings.add(landed(WAITING))
     assert indexings.add(landed(0, last=30))
+    without = settings(tmp_path).model_copy(update={"history": HistorySettings()})
+    assert not Indexings(without, lambda: LEASE).add(landed(1)), "the settings name no store of data files"
 
 
 async def test_a_process_indexes_what_a_broker_stored(tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ from firn_broker.log_types import Partition
 ENTRY_BYTES = 64 << 20
 """Bytes of the batches of an entry, unless one batch has more. A reader of an entry reads whole row groups, so a small entry
 would waste reads."""
+LARGE_BYTES = 4 << 20
+"""Bytes of a batch beyond which it stays as it came if its producer has compressed it. Clients get rebuilt batches without compression, and
+limit the bytes of an answer."""
 MOST_PIECES = 64
 """Row groups of an entry. A reader at its start reads all of them."""
 
@@ -51,9 +54,9 @@ def _build(partition: Partition, batches: Sequence[memoryview], table: Table, re
     try:
         whole = heads.read(batches)
     except CorruptDataError:
-        # A producer sent a batch that nobody can decode. Clients get it as it is.
+        # No client can decode one of the batches. Clients get it as it is.
         if len(batches) == 1:
-            return [Kept(batches)]
+            return [_kept(batches)]
         half = len(batches) // 2
         return [part for some in (batches[:half], batches[half:]) for part in _build(partition, some, table, reader)]
     parts: list[Entry | Kept] = []
@@ -64,9 +67,14 @@ def _build(partition: Partition, batches: Sequence[memoryview], table: Table, re
             if matched:
                 parts.append(_entry(partition, found.select(first, end), table))
             else:
-                parts.append(Kept(batches[start + first : start + end]))
+                parts.append(_kept(batches[start + first : start + end]))
             first = end
     return parts
+
+
+def _kept(batches: Sequence[memoryview]) -> Kept:
+    """Return a copy of batches: a view would keep the whole range in memory."""
+    return Kept([memoryview(bytes(batch)) for batch in batches])
 
 
 def _portions(batches: Sequence[memoryview]) -> list[Sequence[memoryview]]:
@@ -88,7 +96,11 @@ def _matches(partition: Partition, found: Heads, table: Table, reader: RowReader
         records = reader.read(entry, found.base_offset, found.last_offset)
     except CorruptDataError:
         return [False] * len(found)
-    return [section is not None for section in heads.sections(found, records)]
+    small = (found.sizes <= LARGE_BYTES) | (found.sizes <= found.stored)
+    return [
+        section is not None and fits
+        for section, fits in zip(heads.sections(found, records), small.tolist(), strict=True)
+    ]
 
 
 def _entry(partition: Partition, found: Heads, table: Table) -> Entry:

@@ -35,6 +35,8 @@ from firn_broker.storage import wal
 
 KEPT_BYTES = 64 << 20
 """Bytes of batches as they came after which a history object ends."""
+MOVED_BYTES = 1 << 30
+"""Bytes of batches after which a history object ends, so that an interrupted indexing has done something."""
 KEPT_GROUPS = 4
 """Row groups whose rows stay in memory."""
 
@@ -119,7 +121,7 @@ class Indexing:
         counts = Indexed()
         table = self._table(landed, counts)
         reader = RowReader(self._files, KEPT_GROUPS)
-        waiting, kept = list[_Stretch](), 0
+        waiting, kept, size = list[_Stretch](), 0, 0
         for index, first, last in sorted(landed.ranges):
             partition = Partition(landed.topic, index)
             while first <= last:
@@ -135,9 +137,10 @@ class Indexing:
                         continue
                     waiting.append(stretch)
                     kept += sum(map(len, stretch.kept))
-                if kept >= KEPT_BYTES:
+                size += sum(each.stored for each in old)
+                if waiting and (kept >= KEPT_BYTES or size >= MOVED_BYTES):
                     await self._move(lease, waiting, counts)
-                    waiting, kept = [], 0
+                    waiting, kept, size = [], 0, 0
         if waiting:
             await self._move(lease, waiting, counts)
         return counts
@@ -156,6 +159,10 @@ class Indexing:
         found, size, offset = list[BatchRange](), 0, first
         while offset <= last:
             (result,) = await self._log.find([Lookup(partition, offset, ENTRY_BYTES)])
+            if offset < result.log_start <= last:
+                # Records were deleted since.
+                offset = first = result.log_start
+                continue
             for each in result.ranges:
                 wanted = isinstance(each.place, WalRange) and each.base_offset >= first and each.last_offset <= last
                 if size >= ENTRY_BYTES or (found and not wanted):

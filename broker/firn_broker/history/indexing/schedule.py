@@ -30,8 +30,11 @@ class Indexings:
         self._more = asyncio.Event()
 
     def add(self, landed: Landed) -> bool:
-        """Let offsets wait, in place of others of the topic. Return False if too many topics wait."""
-        if landed.topic not in self._waiting and len(self._waiting) >= WAITING:
+        """Let offsets wait, in place of others of the topic.
+
+        Return False if too many topics wait, or if the settings name no store of data files."""
+        full = landed.topic not in self._waiting and len(self._waiting) >= WAITING
+        if full or not self._settings.history.stores:
             return False
         self._waiting[landed.topic] = landed
         self._more.set()
