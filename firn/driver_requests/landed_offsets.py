@@ -2,7 +2,7 @@
 
 A driver posts `Unindexed` to `UNINDEXED_PATH`, and learns from which offsets on the brokers have not compared the batches with the table. It
 then posts `Landed` to `LANDED_PATH`. The broker compares them later, and frees batches that it can rebuild from the data files.
-Batches that the files do not give back stay where they are.
+Batches that the files do not give back stay as they came.
 """
 
 from collections.abc import Mapping

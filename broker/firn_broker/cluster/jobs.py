@@ -24,7 +24,7 @@ NICENESS = 10
 async def run_job(module: str, asked: Mapping[str, Any], *, work: str, advice: str) -> Any:
     """Run the program ``module`` on a document, and return its answer. Raises UnavailableError if it fails.
 
-    ``work`` says what it does, and ``advice`` what helps if it has too little memory."""
+    ``work`` completes "the process that" in messages, and ``advice`` is the next step if it has too little memory."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, stdin=PIPE, stdout=PIPE)
     try:
         async with asyncio.timeout(SECONDS):

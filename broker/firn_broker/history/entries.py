@@ -1,4 +1,4 @@
-"""The content of entries in history objects: what brokers need to rebuild consecutive batches of a partition from data files.
+"""The content of entries in history objects: the data with which brokers rebuild consecutive batches from data files.
 
 ::
 

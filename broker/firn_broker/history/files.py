@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import obstore
@@ -14,10 +13,13 @@ from obstore.store import from_url
 from firn import trust
 from firn.driver_requests.landed_offsets import DataFile
 from firn.model.errors import CorruptDataError, UnavailableError
-from firn_broker.settings import BucketSettings, secret
+from firn_broker.settings import BucketSettings
+from firn_broker.storage.objects import bucket_client, with_secrets
 
 KEPT_FOOTERS = 64
 """Footers of data files that stay in memory."""
+STORES = "history.stores"
+"""Key of the settings of stores."""
 RETRIES = 2
 """Repetitions of a request."""
 
@@ -53,24 +55,16 @@ class TableFiles:
                     store = self._stores[settings.url] = _opened(settings)
                 return _Source(store, path.removeprefix(place), file)
         raise UnavailableError(
-            f"{file.path}: no store of history.stores in the settings of the broker has this file; add the store of the table"
+            f"{file.path}: no store of {STORES} in the settings of the broker has this file; add the store of the table"
         )
 
 
 def _opened(settings: BucketSettings) -> Any:
-    make: Any = from_url  # the keys of the configuration depend on the store that the URL names
     if settings.url.startswith("file:"):
+        make: Any = from_url  # a directory has no requests
         return make(settings.url)
-    secrets = {key: secret(f"history.stores.secretConfig.{key}", path) for key, path in settings.secret_config.items()}
-    config = {**settings.config, **secrets}
-    authority = {"root_certificate": Path(settings.ca_file).read_text()} if settings.ca_file else {}
-    plain = any(text.startswith("http://") for text in config.values())
-    return make(
-        settings.url,
-        config=config,
-        client_options={"timeout": f"{settings.timeout_seconds:g}s", "allow_http": plain, **authority},
-        retry_config={"max_retries": RETRIES},
-    )
+    options = with_secrets(STORES, settings)
+    return bucket_client(STORES, settings.url, options, settings.timeout_seconds, settings.ca_file, retries=RETRIES)
 
 
 class _Source(io.RawIOBase):

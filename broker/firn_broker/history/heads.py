@@ -10,13 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from crc32c import crc32c
 
-from firn.model.errors import CorruptDataError
 from firn.records import contents, record_batch
-from firn.records.codecs import CodecError, decompress_into
+from firn.records.codecs import CodecError
 from firn_broker.history.sections import Numbers, Records, encode
 
-SPACES = (32 << 20, 128 << 20)
-"""Bytes to which a batch may decompress: the second is tried if the first is too small."""
 _START = struct.Struct(">qiibI")
 _COVERED = struct.Struct(">hiqqqhii")
 """The two parts of a batch's header. Its checksum covers the second one and the section."""
@@ -96,14 +93,19 @@ COLUMNS = (
 
 
 def read(batches: Sequence[memoryview]) -> Heads:
-    """Read the heads of consecutive batches with their offsets and append times, as clients get them. Raises CorruptDataError."""
-    rows, deltas, space = [], [np.zeros(0, np.int64)], Space()
+    """Read the heads of consecutive batches with their offsets and append times, as clients get them.
+
+    The heads are fewer than the batches if the records of the next batch cannot be decoded."""
+    rows, deltas = [], [np.zeros(0, np.int64)]
     for batch in batches:
         ((_, _, span),) = record_batch.walk(batch)
         found = record_batch.rewritten(batch)
-        section = space.section(batch, found.attributes)
-        if found.attributes & record_batch.APPEND_TIME_BIT:
-            deltas.append(_time_deltas(section, found.records))
+        try:
+            section = _section(batch, found.attributes)
+            if found.attributes & record_batch.APPEND_TIME_BIT:
+                deltas.append(_time_deltas(section, found.records))
+        except (CodecError, contents.UndecodableError, IndexError):
+            break
         rows.append(
             (
                 span, found.records, found.attributes, found.base_timestamp, found.max_timestamp, found.producer_id,
@@ -157,39 +159,20 @@ def assemble(heads: Heads, found: Sequence[memoryview]) -> memoryview:
     return data
 
 
-class Space:
-    """A buffer for the sections of compressed batches."""
-
-    def __init__(self) -> None:
-        self._space = memoryview(b"")
-
-    def section(self, batch: memoryview, attributes: int) -> memoryview:
-        """Return the section of a batch without compression. It is valid until the next call. Raises CorruptDataError."""
-        codec, packed = attributes & record_batch.CODEC_BITS, batch[record_batch.HEADER :]
-        if not codec:
-            return packed
-        problem: CodecError | None = None
-        for size in SPACES:
-            if size > len(self._space):
-                # Pages that are not written cost no memory.
-                self._space = memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
-            try:
-                return self._space[: decompress_into(codec, packed, self._space)]
-            except CodecError as error:
-                problem = error
-        raise CorruptDataError(f"the records of a batch cannot be decompressed: {problem}")
+def _section(batch: memoryview, attributes: int) -> memoryview | bytes:
+    """Return the section of a batch without compression. Raises CodecError."""
+    if attributes & record_batch.CODEC_BITS:
+        return contents.record_bytes(batch, attributes)
+    return batch[record_batch.HEADER :]
 
 
-def _time_deltas(section: memoryview, count: int) -> Numbers:
-    """Return the time of each record of a section, from the base time of its batch on. Raises CorruptDataError."""
+def _time_deltas(section: memoryview | bytes, count: int) -> Numbers:
+    """Return the time of each record of a section, from the base time of its batch on. Raises UndecodableError and IndexError."""
     data, deltas, place = bytes(section), np.empty(count, np.int64), 0
-    try:
-        for number in range(count):
-            size, start = contents.zigzag(data, place)
-            deltas[number], _ = contents.zigzag(data, start + 1)
-            place = start + size
-    except (IndexError, contents.UndecodableError) as error:
-        raise CorruptDataError(f"the records of a batch cannot be decoded: {error!r}") from error
+    for number in range(count):
+        size, start = contents.zigzag(data, place)
+        deltas[number], _ = contents.zigzag(data, start + 1)
+        place = start + size
     return deltas
 
 

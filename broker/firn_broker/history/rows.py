@@ -16,6 +16,8 @@ from firn.model.errors import CorruptDataError
 from firn_broker.history.entries import Entry, Piece
 from firn_broker.history.sections import HEADERS, Numbers, Records
 
+KEPT_GROUPS = 4
+"""Row groups whose rows a reader keeps in memory. The rows of one take up to 64 MiB as Firn writes them."""
 _ID = b"PARQUET:field_id"
 
 
@@ -68,7 +70,7 @@ def groups(file: DataFile, opened: pq.ParquetFile, fields: RecordFields) -> list
 class RowReader:
     """Reads the records of entries. It keeps the rows of the last row groups, because readers ask for the next offsets."""
 
-    def __init__(self, files: Files, kept_groups: int) -> None:
+    def __init__(self, files: Files, kept_groups: int = KEPT_GROUPS) -> None:
         self._files = files
         self._kept_groups = kept_groups
         self._kept: dict[tuple[DataFile, int, RecordFields], _Rows] = {}

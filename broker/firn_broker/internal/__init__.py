@@ -1,1 +1,3 @@
-"""The internal listener, at which drivers ask where batches are stored. Their tasks then read the objects themselves."""
+"""The internal listener for drivers.
+
+Drivers ask where batches are stored, so that their tasks read the objects themselves. They also name offsets whose records a table has."""

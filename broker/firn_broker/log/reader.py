@@ -323,18 +323,16 @@ class Reader:
 
     def _start(self, ranges: Iterable[BatchRange], *, recent: bool) -> None:
         """Start to load ranges that are not being loaded, with one read for each object or entry of a history object."""
-        by_object: dict[tuple[str, int], list[BatchRange]] = {}
+        groups: dict[str, list[BatchRange]] = {}
         for batch_range in ranges:
             if slot_of(batch_range) not in self._loading:
                 future: asyncio.Future[Block] = asyncio.get_running_loop().create_future()
                 # The fetch may be cancelled by then: asyncio must not report an exception that no fetch retrieves.
                 future.add_done_callback(lambda loaded: loaded.cancelled() or loaded.exception())
                 self._loading[slot_of(batch_range)] = future
-                place = batch_range.place
-                entry = place.entry if isinstance(place, TableRange) else -1
-                by_object.setdefault((place.key, entry), []).append(batch_range)
-        for (key, _), group in by_object.items():
-            task = asyncio.create_task(self._read(key, group, recent=recent))
+                groups.setdefault(slot_of(batch_range)[0], []).append(batch_range)
+        for group in groups.values():
+            task = asyncio.create_task(self._read(group[0].place.key, group, recent=recent))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

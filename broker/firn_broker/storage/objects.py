@@ -246,6 +246,36 @@ def _text(error: Exception) -> str:
     return f"{str(error)[:300]}{f': {advice}' if advice else ''}"
 
 
+def bucket_client(
+    name: str, url: str, config: Mapping[str, str], timeout_seconds: float, ca_file: str, *, retries: int
+) -> Any:
+    """Return obstore's client of a bucket, whose settings are at the key ``name``.
+
+    Raises InvalidSpecError for a file of CA certificates that cannot be used."""
+    # The keys of the configuration depend on the store that the URL names, so they are untyped.
+    make: Callable[..., Any] = from_url
+    trusted: dict[str, str] = {}
+    if ca_file:
+        trust.authorities(ca_file, f"{name}.caFile")
+        trusted["root_certificate"] = Path(ca_file).read_text()
+    return make(
+        url,
+        config=config,
+        client_options={
+            "timeout": f"{timeout_seconds:g}s",
+            "allow_http": any("http://" in value for value in config.values()),
+            **trusted,
+        },
+        retry_config={"max_retries": retries},
+    )
+
+
+def with_secrets(name: str, settings: BucketSettings) -> dict[str, str]:
+    """Return the options of a bucket, whose settings are at the key ``name``. Raises InvalidSpecError."""
+    secrets = {key: secret(f"{name}.secretConfig.{key}", path) for key, path in settings.secret_config.items()}
+    return {**settings.config, **secrets}
+
+
 class BucketObjects:
     """`ObjectStore` in a bucket, through obstore. Each object is one PUT: multipart uploads cost more and are not
     atomic."""
@@ -258,24 +288,8 @@ class BucketObjects:
         self._looked = time.monotonic()
 
     def _open(self) -> Any:
-        """Return a client. Raises InvalidSpecError for a file of CA certificates that cannot be used."""
-        # The keys of the configuration depend on the store that the URL names, so they are untyped.
-        make: Callable[..., Any] = from_url
-        trusted: dict[str, str] = {}
-        if self._ca_file:
-            trust.authorities(self._ca_file, "objects.caFile")
-            trusted["root_certificate"] = Path(self._ca_file).read_text()
-        return make(
-            self._url,
-            config=self._config,
-            client_options={
-                "timeout": f"{self._timeout:g}s",
-                "allow_http": any("http://" in value for value in self._config.values()),
-                **trusted,
-            },
-            # The writer retries uploads itself, with its own bound and backoff.
-            retry_config={"max_retries": 0},
-        )
+        # The writer retries uploads itself, with its own bound and backoff.
+        return bucket_client("objects", self._url, self._config, self._timeout, self._ca_file, retries=0)
 
     @property
     def _store(self) -> Any:
@@ -371,7 +385,5 @@ def open_objects(settings: DirectorySettings | BucketSettings) -> ObjectStore:
     """Return the object store that the settings name. Raises InvalidSpecError."""
     if isinstance(settings, DirectorySettings):
         return DirectoryObjects(Path(settings.path), flush=settings.flush)
-    secrets = {key: secret(f"objects.secretConfig.{key}", path) for key, path in settings.secret_config.items()}
-    return BucketObjects(
-        settings.url, {**settings.config, **secrets}, timeout_seconds=settings.timeout_seconds, ca_file=settings.ca_file
-    )
+    options = with_secrets("objects", settings)
+    return BucketObjects(settings.url, options, timeout_seconds=settings.timeout_seconds, ca_file=settings.ca_file)

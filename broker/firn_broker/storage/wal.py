@@ -39,7 +39,7 @@ PREFIX = "wal/"
 MERGED = ".merged"
 """End of the key of a merged object."""
 HISTORY = ".history"
-"""End of the key of a history object, which is no WAL object."""
+"""End of the key of a history object, which has entries between its body and its index."""
 RECOVERED = ".recovered"
 """End of the key of an object that a recovery made."""
 _HEAD = struct.Struct(">IHHII16s")

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from firn.driver_requests.landed_offsets import Landed, LandedRange
 from firn.model.errors import UnavailableError
-from firn.records import record_batch
+from firn.records import contents, record_batch
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.history import entries as history_entries
 from firn_broker.history import heads
@@ -90,7 +90,7 @@ def uncompressed(data: bytes) -> bytes:
     for place, size, _ in record_batch.walk(view):
         batch = view[place : place + size]
         head = heads.read([batch])
-        section = bytes(heads.Space().section(batch, int(head.attributes[0])))
+        section = contents.record_bytes(batch, int(head.attributes[0]))
         found.append(bytes(heads.assemble(head, [memoryview(section)])))
     return b"".join(found)
 
@@ -305,6 +305,37 @@ def test_one_damaged_batch_hides_no_other(tmp_path: Path, monkeypatch: pytest.Mo
             assert uncompressed(later.records).endswith(bytes(world.sent[0][-1]))
 
     run(story())
+
+
+def test_offsets_that_are_named_several_times_are_indexed_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 5)
+            file = write(tmp_path / "file", world.rows, group=60)
+            end = world.landed_to[0]
+            ranges = (
+                LandedRange(0, 2, end - 1),
+                LandedRange(0, 0, 3),
+                LandedRange(0, 0, end - 1),
+                LandedRange(0, 0, 1),
+            )
+            landed = Landed(topic=world.topic, ranges=ranges, files=(file,), fields=FIELDS)
+            indexing = Indexing(world.shared.store, world.shared.objects, world.identifiers, Local())
+            indexed = await indexing.index(asked.broker.membership.lease, landed)
+            assert (indexed.batches, indexed.kept, indexed.refused) == (5, 0, 0)
+            await world.check(asked)
+
+    run(story())
+
+
+def test_an_indexing_names_few_problems() -> None:
+    counts = Indexed()
+    for number in range(1_000):
+        counts.note(ValueError(f"file {number % 500} is damaged"))
+    assert len(counts.problems) == 21
+    assert sum(counts.problems.values()) == 1_000
 
 
 def test_records_that_were_deleted_meanwhile_are_passed_over(tmp_path: Path) -> None:

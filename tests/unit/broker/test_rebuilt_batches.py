@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder as PythonBuilder
 
-from firn.model.errors import CorruptDataError
 from firn.records import record_batch
 from firn_broker.history import heads, sections
 from firn_broker.history.sections import HEADERS, Records
@@ -172,11 +171,20 @@ def test_heads_of_some_batches_are_those_of_the_batches_alone() -> None:
             assert np.array_equal(getattr(some, name), getattr(alone, name))
 
 
-def test_a_damaged_batch_has_no_head() -> None:
-    with pytest.raises(CorruptDataError, match="cannot be decompressed"):
-        heads.read([raw(1, body=b"no gzip", attributes=1)])
-    with pytest.raises(CorruptDataError, match="cannot be decoded"):
-        heads.read([raw(1, body=b"\x80", attributes=record_batch.APPEND_TIME_BIT)])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        raw(1, body=b"no gzip", attributes=1),
+        raw(1, body=b"\x80", attributes=record_batch.APPEND_TIME_BIT),
+        raw(1, body=b"\xff" * 12, attributes=record_batch.APPEND_TIME_BIT),
+    ],
+    ids=["codec", "end", "number"],
+)
+def test_heads_end_before_a_batch_that_cannot_be_decoded(damaged: memoryview) -> None:
+    whole = produced([Row(1_000, None, b"v")] * 3, 7)
+    found = heads.read([whole, damaged, whole])
+    assert (len(found), found.base_offset, found.last_offset) == (1, 7, 9)
+    assert len(heads.read([damaged])) == 0
 
 
 def test_a_section_of_nulls_and_long_values_is_encoded() -> None:

@@ -41,24 +41,27 @@ class Table:
 
 
 def build(partition: Partition, batches: Sequence[memoryview], table: Table, reader: RowReader) -> list[Entry | Kept]:
-    """Return what takes the place of consecutive batches, in their order.
+    """Return the entries and kept batches that replace consecutive batches, in their order.
 
     The batches have their offsets and append times, as clients get them. Raises UnavailableError if data files cannot be read now."""
     parts: list[Entry | Kept] = []
     for some in _portions(batches):
-        parts += _build(partition, some, table, reader)
+        first = 0
+        while first < len(some):
+            found = heads.read(some[first:])
+            end = first + len(found)
+            parts += _parts(partition, found, some[first:end], table, reader)
+            if end < len(some):
+                # No client can decode this batch. Clients get it as it is.
+                parts.append(_kept(some[end : end + 1]))
+            first = end + 1
     return parts
 
 
-def _build(partition: Partition, batches: Sequence[memoryview], table: Table, reader: RowReader) -> list[Entry | Kept]:
-    try:
-        whole = heads.read(batches)
-    except CorruptDataError:
-        # No client can decode one of the batches. Clients get it as it is.
-        if len(batches) == 1:
-            return [_kept(batches)]
-        half = len(batches) // 2
-        return [part for some in (batches[:half], batches[half:]) for part in _build(partition, some, table, reader)]
+def _parts(
+    partition: Partition, whole: Heads, batches: Sequence[memoryview], table: Table, reader: RowReader
+) -> list[Entry | Kept]:
+    """Return what `build` returns for batches with these heads."""
     parts: list[Entry | Kept] = []
     for start, stop in whole.portions(ENTRY_BYTES):
         found, first = whole.select(start, stop), 0

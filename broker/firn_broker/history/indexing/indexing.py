@@ -1,10 +1,10 @@
 """Replaces batch ranges of WAL objects by table ranges: reads batches and data files, and writes a history object.
 
-A crash anywhere leaves the old ranges or the new ones. Batches that the data files do not give back stay as they came: with their range, if
-it has no other batches, or in the history object."""
+A crash anywhere leaves the old ranges or the new ones. Batches that the data files do not give back stay as they came. They move to the
+history object with their neighbours, or stay where they are if they have none that the files give back."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby, islice
 from uuid import UUID
@@ -37,8 +37,8 @@ KEPT_BYTES = 64 << 20
 """Bytes of batches as they came after which a history object ends."""
 MOVED_BYTES = 1 << 30
 """Bytes of batches after which a history object ends, so that an interrupted indexing has done something."""
-KEPT_GROUPS = 4
-"""Row groups whose rows stay in memory."""
+PROBLEMS = 20
+"""Different problems that an indexing names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Old ranges of a partition, and what takes their place."""
+    """Old ranges of a partition, and the parts that replace them."""
 
     partition: Partition
     old: Sequence[BatchRange]
@@ -98,7 +98,10 @@ class Indexed:
 
     def note(self, problem: Exception) -> None:
         """Count a problem."""
-        self.problems[str(problem)] = self.problems.get(str(problem), 0) + 1
+        text = str(problem)
+        if text not in self.problems and len(self.problems) >= PROBLEMS:
+            text = "others"
+        self.problems[text] = self.problems.get(text, 0) + 1
 
 
 class Indexing:
@@ -120,9 +123,9 @@ class Indexing:
             await self._log.commit(Commit(lease, key, 0, ()))
         counts = Indexed()
         table = self._table(landed, counts)
-        reader = RowReader(self._files, KEPT_GROUPS)
+        reader = RowReader(self._files)
         waiting, kept, size = list[_Stretch](), 0, 0
-        for index, first, last in sorted(landed.ranges):
+        for index, (first, last) in _bounds(landed).items():
             partition = Partition(landed.topic, index)
             while first <= last:
                 old = await self._next(partition, first, last)
@@ -218,6 +221,15 @@ class Indexing:
         counts.objects += any(swapped)
         for done, stretch in zip(swapped, stretches, strict=True):
             counts.count(stretch, done=done)
+
+
+def _bounds(landed: Landed) -> Mapping[int, tuple[int, int]]:
+    """Return the first and the last offset of each partition, in order. Offsets between two ranges do no harm: they are compared."""
+    bounds: dict[int, tuple[int, int]] = {}
+    for index, first, last in sorted(landed.ranges):
+        known = bounds.get(index, (first, last))
+        bounds[index] = min(known[0], first), max(known[1], last)
+    return bounds
 
 
 def _assemble(lease: NodeLease, id: UUID, stretches: Sequence[_Stretch]) -> tuple[memoryview, list[Swap]]:

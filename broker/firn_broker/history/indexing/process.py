@@ -1,4 +1,4 @@
-"""The process that indexes offsets for a broker (`firn_broker.cluster.jobs`): it gets what a driver named, and answers with the counts."""
+"""The process that indexes offsets for a broker (`firn_broker.cluster.jobs`): it gets named offsets, and answers with the counts."""
 
 import random
 import sys

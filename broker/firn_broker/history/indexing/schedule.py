@@ -1,4 +1,4 @@
-"""The indexings of a broker: drivers name offsets, and one process after the other indexes them."""
+"""The indexings of a broker: drivers name offsets, and one process after another indexes them."""
 
 import asyncio
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class Indexings:
         return True
 
     async def run(self) -> None:
-        """Index what waits, until cancelled."""
+        """Index the waiting offsets, until cancelled."""
         while True:
             await self._more.wait()
             topic = next(iter(self._waiting))

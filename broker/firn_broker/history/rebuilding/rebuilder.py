@@ -14,8 +14,6 @@ from firn_broker.storage import wal
 
 KEPT_ENTRIES = 8
 """Entries that stay in memory. Each has some 100 bytes for each of its batches."""
-KEPT_GROUPS = 4
-"""Row groups whose rows stay in memory, because a reader asks for the next offsets. The rows of one take up to 64 MiB."""
 
 
 class Rebuilder:
@@ -23,7 +21,7 @@ class Rebuilder:
 
     def __init__(self, objects: ObjectStore, files: Files) -> None:
         self._objects = objects
-        self._reader = RowReader(files, KEPT_GROUPS)
+        self._reader = RowReader(files)
         self._kept: dict[tuple[str, int], Entry] = {}
 
     async def rebuild(self, ranges: Sequence[BatchRange]) -> list[memoryview]:
@@ -42,13 +40,21 @@ class Rebuilder:
         slot = place.key, place.entry
         entry = self._kept.pop(slot, None)
         if entry is None:
-            (data,) = await self._objects.get_ranges(place.key, [(place.entry, place.entry + place.entry_length)])
-            ((_, content),) = wal.contents(data) or ((0, memoryview(b"")),)
-            entry = entries.decode(content)
+            entry = await self._read(place)
         self._kept[slot] = entry
         while len(self._kept) > KEPT_ENTRIES:
             del self._kept[next(iter(self._kept))]
         return entry
+
+    async def _read(self, place: TableRange) -> Entry:
+        try:
+            (data,) = await self._objects.get_ranges(place.key, [(place.entry, place.entry + place.entry_length)])
+        except KeyError as error:
+            raise CorruptDataError(f"object {place.key} does not exist") from error
+        found = wal.contents(data)
+        if len(found) != 1:
+            raise CorruptDataError(f"object {place.key} has no entry at byte {place.entry}")
+        return entries.decode(found[0][1])
 
 
 def rebuild(entry: Entry, position: int, length: int, reader: RowReader) -> memoryview:
@@ -58,7 +64,7 @@ def rebuild(entry: Entry, position: int, length: int, reader: RowReader) -> memo
     places = entry.heads.places
     first, end = np.searchsorted(places, (position, position + length)).tolist()
     if end >= len(places) or (places[first], places[end]) != (position, position + length):
-        raise CorruptDataError(f"an entry has no batches at {position} of {length} bytes")
+        raise CorruptDataError(f"{_name(entry)}: an entry has no batches at {position} of {length} bytes")
     wanted = entry.heads.select(first, end)
     records = reader.read(entry, wanted.base_offset, wanted.last_offset)
     found = heads.sections(wanted, records)
@@ -67,6 +73,10 @@ def rebuild(entry: Entry, position: int, length: int, reader: RowReader) -> memo
         base = int(wanted.bases[found.index(None)])
         last = base + int(wanted.spans[found.index(None)]) - 1
         raise CorruptDataError(
-            f"the data files do not give back the batch of offsets {base} to {last}: rows are missing, or have changed"
+            f"{_name(entry)}: the data files do not give back the batch of offsets {base} to {last}: rows are missing, or have changed"
         )
     return heads.assemble(wanted, parts)
+
+
+def _name(entry: Entry) -> str:
+    return f"topic {entry.partition.topic}, partition {entry.partition.index}"

@@ -4,7 +4,6 @@ Standard input has frames of `firn_broker.history.rebuilding.workers`, standard 
 
 import asyncio
 import json
-import os
 
 from firn.model.errors import CorruptDataError, FirnError
 from firn_broker.cluster.process_setup import log_as_json
@@ -40,13 +39,10 @@ class Worker:
             return b"".join([DONE, *self._runner.run(self._rebuilder.rebuild(ranges))])
         except CorruptDataError as error:
             return DAMAGED + str(error).encode()
-        except KeyError as error:
-            return DAMAGED + f"object {error.args[0]} does not exist".encode()
         except FirnError as error:
             return UNAVAILABLE + str(error).encode()
 
 
 if __name__ == "__main__":
     log_as_json()
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     serve(Worker().answer, NICENESS)

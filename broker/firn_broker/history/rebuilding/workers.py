@@ -8,15 +8,11 @@ import json
 from collections.abc import Sequence
 from zlib import crc32
 
-import structlog
-
 from firn.model.errors import CorruptDataError, UnavailableError
 from firn_broker.log.blocks import slot_of
 from firn_broker.log.checks import AnsweringProcess
 from firn_broker.log_types import BatchRange
 from firn_broker.settings import BrokerSettings
-
-log = structlog.get_logger()
 
 DONE, DAMAGED, UNAVAILABLE = b"\x00", b"\x01", b"\x02"
 """First byte of an answer. The bytes of all ranges follow, or a message."""
@@ -42,7 +38,7 @@ class HistoryWorkers:
         async with self._turns[number]:
             try:
                 answer = memoryview(await self._processes[number].ask(frame))
-            except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+            except (OSError, asyncio.IncompleteReadError) as error:
                 raise UnavailableError(
                     f"the process that rebuilds batches ended or is stuck: {error!r}. The next request starts it again. If this repeats, the"
                     " pod has too little memory: raise its limit"
