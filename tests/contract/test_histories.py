@@ -35,7 +35,7 @@ class Tabled:
         (directory / "lake").mkdir()
         self.sent, rows = batches_of(7, large=300_000)
         self.file = write(directory / "lake" / "a.parquet", rows, group=40)
-        (found,) = build(PARTITION, self.sent, table_of([self.file]), RowReader(Local(), 9))
+        (found,) = build(PARTITION, self.sent, table_of([self.file]), RowReader(Local()))
         assert isinstance(found, Entry)
         if changed:
             rows = [

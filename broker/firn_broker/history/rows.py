@@ -2,9 +2,9 @@
 
 Columns are found by Iceberg's ids, because users may rename columns. Only the columns of a record are read."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,11 @@ from firn.model.errors import CorruptDataError
 from firn_broker.history.entries import Entry, Piece
 from firn_broker.history.sections import HEADERS, Numbers, Records
 
-KEPT_GROUPS = 4
-"""Row groups whose rows a reader keeps in memory. The rows of one take up to 64 MiB as Firn writes them."""
+GROUP_BYTES = 128 << 20
+"""Bytes of the columns of a record in a row group, without compression. A reader decodes whole row groups, so it needs this much
+memory for a moment."""
+KEPT_BYTES = 256 << 20
+"""Bytes of rows that a reader keeps in memory, unless one entry has more."""
 _ID = b"PARQUET:field_id"
 
 
@@ -35,6 +38,8 @@ class Group:
 
     file: DataFile
     number: int
+    size: int
+    """Bytes of the columns of a record, without compression."""
     partitions: tuple[int, int]
     offsets: tuple[int, int]
 
@@ -48,74 +53,87 @@ class Group:
 
 
 def groups(file: DataFile, opened: pq.ParquetFile, fields: RecordFields) -> list[Group]:
-    """Return the row groups of a file. Raises CorruptDataError if it has no bounds of partitions and offsets."""
+    """Return the row groups of a file. Raises CorruptDataError if it has no bounds of partitions and offsets, or large row groups."""
     metadata, paths = opened.metadata, _paths(opened, file)
     places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
+    wanted = [_path(paths, field, file) for field in fields]
+    inside = tuple(f"{path}." for path in wanted)
+    of_records = [place for path, place in places.items() if path in wanted or path.startswith(inside)]
     found = []
     for number in range(metadata.num_row_groups):
+        row_group = metadata.row_group(number)
+        size = sum(row_group.column(place).total_uncompressed_size for place in of_records)
+        if size > GROUP_BYTES:
+            raise CorruptDataError(
+                f"{file.path}: row group {number} has {size} bytes of records, more than {GROUP_BYTES}: lower"
+                " write.parquet.row-group-size-bytes of the table, and rewrite this file"
+            )
         bounds = []
         for field in (fields.partition, fields.offset):
             place = places.get(_path(paths, field, file))
-            statistics = None if place is None else metadata.row_group(number).column(place).statistics
+            statistics = None if place is None else row_group.column(place).statistics
             if statistics is None or not statistics.has_min_max:
                 raise CorruptDataError(f"{file.path}: row group {number} has no bounds of the column with id {field}")
             try:
                 bounds.append((int(statistics.min), int(statistics.max)))
             except (TypeError, ValueError) as error:
                 raise CorruptDataError(f"{file.path}: the column with id {field} has no numbers") from error
-        found.append(Group(file, number, bounds[0], bounds[1]))
+        found.append(Group(file, number, size, bounds[0], bounds[1]))
     return found
 
 
 class RowReader:
-    """Reads the records of entries. It keeps the rows of the last row groups, because readers ask for the next offsets."""
+    """Reads the records of entries. It keeps the rows that it read last, because readers ask for the next offsets."""
 
-    def __init__(self, files: Files, kept_groups: int = KEPT_GROUPS) -> None:
+    def __init__(self, files: Files, kept_bytes: int = KEPT_BYTES) -> None:
         self._files = files
-        self._kept_groups = kept_groups
-        self._kept: dict[tuple[DataFile, int, RecordFields], _Rows] = {}
+        self._kept_bytes = kept_bytes
+        self._kept: dict[_Slot, Records] = {}
+        self._size = 0
 
     def read(self, entry: Entry, first: int, last: int) -> Records:
         """Return the records with these offsets that the data files have. Raises CorruptDataError and UnavailableError."""
-        found = [
-            self._rows(entry, piece).between(entry.partition.index, first, last)
-            for piece in entry.pieces
-            if piece.first <= last and piece.last >= first
-        ]
+        slots = _slots(entry, (piece for piece in entry.pieces if piece.first <= last and piece.last >= first))
+        found = [_between(self._rows(slot), first, last) for slot in slots]
+        self._forget(set(slots))
         return _ordered(found)
 
-    def _rows(self, entry: Entry, piece: Piece) -> "_Rows":
-        slot = entry.files[piece.file], piece.row_group, entry.fields
+    def _rows(self, slot: "_Slot") -> Records:
         rows = self._kept.pop(slot, None)
         if rows is None:
-            rows = _Rows.read(self._files.open(slot[0]), *slot)
+            rows = _read(self._files.open(slot.file), slot)
+            self._size += rows.nbytes
         self._kept[slot] = rows
-        while len(self._kept) > self._kept_groups:
-            del self._kept[next(iter(self._kept))]
         return rows
 
+    def _forget(self, used: Set["_Slot"]) -> None:
+        """Forget the oldest rows beyond the most bytes. Those of the last request stay: the next one reads on in them."""
+        for slot in [slot for slot in self._kept if slot not in used]:
+            if self._size <= self._kept_bytes:
+                break
+            self._size -= self._kept.pop(slot).nbytes
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The rows of a row group, of all partitions, in the order of the file."""
 
-    partitions: Numbers
-    records: Records
-    ordered: bool
-    """True if all rows are of one partition, in the order of their offsets."""
+class _Slot(NamedTuple):
+    """The rows of a partition in a row group."""
 
-    @classmethod
-    def read(cls, opened: pq.ParquetFile, file: DataFile, number: int, fields: RecordFields) -> "_Rows":
-        """Read a row group. Raises CorruptDataError."""
-        found = _paths(opened, file)
-        paths = [_path(found, field, file) for field in fields]
-        try:
-            return cls._of(opened.read_row_group(number, columns=paths, use_threads=False), paths)
-        except (pa.ArrowException, OSError, IndexError, ValueError) as error:
-            raise CorruptDataError(f"{file.path}: row group {number} cannot be read: {error}") from error
+    file: DataFile
+    row_group: int
+    partition: int
+    fields: RecordFields
 
-    @classmethod
-    def _of(cls, table: pa.Table, paths: Sequence[str]) -> Self:
+
+def _slots(entry: Entry, pieces: Iterable[Piece]) -> list[_Slot]:
+    index = entry.partition.index
+    return [_Slot(entry.files[piece.file], piece.row_group, index, entry.fields) for piece in pieces]
+
+
+def _read(opened: pq.ParquetFile, slot: _Slot) -> Records:
+    """Read the rows of a partition in a row group, in the order of their offsets. Raises CorruptDataError."""
+    found = _paths(opened, slot.file)
+    paths = [_path(found, field, slot.file) for field in slot.fields]
+    try:
+        table = opened.read_row_group(slot.row_group, columns=paths, use_threads=False)
         partitions, offsets, times, keys, values, headers = (_column(table, path) for path in paths)
         of_rows = partitions.to_numpy(zero_copy_only=False)
         records = Records(
@@ -125,22 +143,22 @@ class _Rows:
             values.cast(pa.binary()),
             headers.cast(HEADERS),
         )
-        one = len(of_rows) > 0 and bool((of_rows == of_rows[0]).all())
-        return cls(of_rows, records, one and _ascending(records.offsets))
+    except (pa.ArrowException, OSError, IndexError, ValueError) as error:
+        raise CorruptDataError(f"{slot.file.path}: row group {slot.row_group} cannot be read: {error}") from error
+    wanted = of_rows == slot.partition
+    if not wanted.all():
+        records = records.select(np.flatnonzero(wanted))
+    return records if _ascending(records.offsets) else records.select(np.argsort(records.offsets, kind="stable"))
 
-    def between(self, partition: int, first: int, last: int) -> Records:
-        """Return the records of a partition with these offsets, in the order of the file."""
-        offsets = self.records.offsets
-        if self.ordered:
-            start, end = np.searchsorted(offsets, (first, last + 1)) if self.partitions[0] == partition else (0, 0)
-            return self.records.slice(int(start), int(end))
-        wanted = np.flatnonzero((self.partitions == partition) & (offsets >= first) & (offsets <= last))
-        return self.records.select(wanted)
+
+def _between(records: Records, first: int, last: int) -> Records:
+    start, end = np.searchsorted(records.offsets, (first, last + 1)).tolist()
+    return records.slice(start, end)
 
 
 def _ordered(found: Sequence[Records]) -> Records:
     """Return records of several row groups in the order of their offsets."""
-    if len(found) == 1 and _ascending(found[0].offsets):
+    if len(found) == 1:
         return found[0]
     records = Records(
         np.concatenate([np.zeros(0, np.int64), *(each.offsets for each in found)]),

@@ -42,6 +42,12 @@ class Records:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes in memory."""
+        arrays = (self.offsets, self.times, self.keys, self.values, self.headers)
+        return sum(int(array.nbytes) for array in arrays)
+
     def slice(self, start: int, end: int) -> "Records":
         """Return the records with the numbers ``start`` to ``end - 1``. Their bytes are not copied."""
         return Records(

@@ -13,8 +13,9 @@ import pytest
 from firn.driver_requests.landed_offsets import DataFile, RecordFields
 from firn.model.errors import CorruptDataError
 from firn.records import record_batch
-from firn_broker.history import entries, heads
+from firn_broker.history import entries, heads, rows
 from firn_broker.history.entries import Entry
+from firn_broker.history.indexing import building
 from firn_broker.history.indexing.building import Kept, Table, build
 from firn_broker.history.rebuilding.rebuilder import rebuild
 from firn_broker.history.rows import RowReader, groups
@@ -130,7 +131,7 @@ def test_batches_come_back_from_files_in_any_order(tmp_path: Path, flat: bool) -
             write(tmp_path / f"{seed}a", landed[:half], group=37, flat=flat),
             write(tmp_path / f"{seed}b", landed[half:], group=1_000, flat=flat, text=True, names="_new"),
         ]
-        reader = RowReader(Local(), kept_groups=2)
+        reader = RowReader(Local())
         (entry,) = build(PARTITION, sent, table_of(files), reader)
         assert isinstance(entry, Entry)
         decoded = entries.decode(memoryview(entries.encode(entry)))
@@ -149,8 +150,8 @@ def test_batches_that_no_row_gives_back_are_kept_as_they_came(tmp_path: Path) ->
     for number in (9, 11):
         record_batch.number(broken := raw(1, body=b"no gzip", attributes=1), 0, bases[number])
         sent[number] = broken
-    parts = build(PARTITION, sent, table_of([write(tmp_path / "file", landed, group=50)]), RowReader(Local(), 9))
-    reader, found = RowReader(Local(), 9), list[bytes]()
+    parts = build(PARTITION, sent, table_of([write(tmp_path / "file", landed, group=50)]), RowReader(Local()))
+    reader, found = RowReader(Local()), list[bytes]()
     kept = list[int]()
     for part in parts:
         if isinstance(part, Kept):
@@ -166,7 +167,7 @@ def test_ranges_cover_an_entry_and_count_what_producers_sent(tmp_path: Path) -> 
     rows = [Row(1_000 + number, None, b"v" * 100_000) for number in range(40)]
     sent = [produced(rows[first : first + 4], first, 4) for first in range(0, 40, 4)]
     landed = [(1, offset, row) for offset, row in enumerate(rows)]
-    reader = RowReader(Local(), 9)
+    reader = RowReader(Local())
     (entry,) = build(PARTITION, sent, table_of([write(tmp_path / "file", landed, group=10)]), reader)
     assert isinstance(entry, Entry)
     ranges = entry.ranges("key", 300, 70)
@@ -184,26 +185,93 @@ def test_ranges_cover_an_entry_and_count_what_producers_sent(tmp_path: Path) -> 
 def test_a_reader_of_the_next_range_reads_no_file_again(tmp_path: Path) -> None:
     sent, landed = batches_of(2, large=200_000)
     file = write(tmp_path / "file", [row for row in landed if row[0] == 1], group=10_000)
-    (entry,) = build(PARTITION, sent, table_of([file]), RowReader(Local(), 1))
+    (entry,) = build(PARTITION, sent, table_of([file]), RowReader(Local()))
     assert isinstance(entry, Entry)
     assert len(entry.ranges("key", 0, 0)) > 3
     local = Local()
-    assert again(entry, RowReader(local, 1)) == b"".join(sent)
+    assert again(entry, RowReader(local)) == b"".join(sent)
     assert local.opened == 1
+
+
+def test_row_groups_that_overlap_are_read_once(tmp_path: Path) -> None:
+    sent, landed = batches_of(2, large=200_000)
+    landed.sort(key=lambda row: row[1] % 9)
+    file = write(tmp_path / "file", landed, group=len(landed) // 9)
+    reader = RowReader(Local())
+    (entry,) = build(PARTITION, sent, table_of([file]), reader)
+    assert isinstance(entry, Entry)
+    local = Local()
+    few = RowReader(local, kept_bytes=1)
+    assert again(entry, few) == b"".join(sent)
+    assert len(entry.pieces) > 8
+    assert local.opened == len(entry.pieces)
+
+
+def test_rows_of_earlier_requests_are_forgotten(tmp_path: Path) -> None:
+    sent, landed = batches_of(2)
+    file = write(tmp_path / "file", [row for row in landed if row[0] == 1], group=20)
+    (entry,) = build(PARTITION, sent, table_of([file]), RowReader(Local()))
+    assert isinstance(entry, Entry)
+    local = Local()
+    reader, bases = RowReader(local, kept_bytes=1), [piece.first for piece in entry.pieces]
+    for base in [*bases, bases[0]]:
+        assert reader.read(entry, base, base).offsets.tolist() == [base]
+    assert local.opened == len(bases) + 1
+    reader = RowReader(local := Local())
+    for base in [*bases, bases[0]]:
+        reader.read(entry, base, base)
+    assert local.opened == len(bases)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("MOST_PIECES", 2), ("READ_BYTES", 3_000)],
+)
+def test_batches_whose_rows_are_spread_over_much_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, most: int
+) -> None:
+    sent, landed = batches_of(2)
+    file = write(tmp_path / "file", landed, group=len(landed) // 3)
+    monkeypatch.setattr(building, name, most)
+    (kept,) = build(PARTITION, sent, table_of([file]), RowReader(Local()))
+    assert isinstance(kept, Kept)
+    assert b"".join(kept.batches) == b"".join(sent)
+
+
+def test_large_row_groups_are_refused_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, landed = batches_of(4)
+    file = write(tmp_path / "file", landed, group=1_000)
+    monkeypatch.setattr(rows, "GROUP_BYTES", 1_000)
+    with pytest.raises(
+        CorruptDataError, match=r"row group 0 has \d+ bytes .* lower write.parquet.row-group-size-bytes"
+    ):
+        table_of([file])
+
+
+def test_other_bytes_with_the_same_checksum_are_not_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows_ = [Row(1_000, None, b"paid: 10")]
+    sent = [produced(rows_, 0), produced(rows_, 1)]
+    landed = [(1, 0, Row(1_000, None, b"paid: 99")), (1, 1, rows_[0])]
+    monkeypatch.setattr(heads, "crc32c", lambda data: 7)
+    kept, entry = build(PARTITION, sent, table_of([write(tmp_path / "file", landed, group=9)]), RowReader(Local()))
+    assert isinstance(kept, Kept)
+    assert list(kept.batches) == sent[:1]
+    assert isinstance(entry, Entry)
+    assert entry.heads.base_offset == 1
 
 
 def test_rows_that_change_later_are_an_error_and_never_wrong_bytes(tmp_path: Path) -> None:
     sent, landed = batches_of(3)
     file = write(tmp_path / "file", landed, group=50)
-    (entry,) = build(PARTITION, sent, table_of([file]), RowReader(Local(), 1))
+    (entry,) = build(PARTITION, sent, table_of([file]), RowReader(Local()))
     assert isinstance(entry, Entry)
     base = int.from_bytes(sent[5][:8], "big")
     (size,) = {each.place.length for each in entry.ranges("key", 0, 0)}
     write(tmp_path / "file", [row for row in landed if row[:2] != (1, base)], group=50)
     with pytest.raises(CorruptDataError, match=f"the batch of offsets {base} to .*: rows are missing, or have changed"):
-        rebuild(entry, 0, size, RowReader(Local(), 1))
+        rebuild(entry, 0, size, RowReader(Local()))
     with pytest.raises(CorruptDataError, match="no batches at 1 of"):
-        rebuild(entry, 1, size, RowReader(Local(), 1))
+        rebuild(entry, 1, size, RowReader(Local()))
 
 
 def test_a_file_without_the_columns_or_their_bounds_is_refused(tmp_path: Path) -> None:
@@ -222,7 +290,7 @@ def test_a_file_without_the_columns_or_their_bounds_is_refused(tmp_path: Path) -
 
 def test_a_damaged_entry_is_refused(tmp_path: Path) -> None:
     sent, landed = batches_of(5)
-    (entry,) = build(PARTITION, sent, table_of([write(tmp_path / "f", landed, group=50)]), RowReader(Local(), 1))
+    (entry,) = build(PARTITION, sent, table_of([write(tmp_path / "f", landed, group=50)]), RowReader(Local()))
     assert isinstance(entry, Entry)
     content = entries.encode(entry)
     data = wal.framed(content)

@@ -22,7 +22,9 @@ LARGE_BYTES = 4 << 20
 """Bytes of a batch beyond which it stays as it came if its producer has compressed it. Clients get rebuilt batches without compression, and
 limit the bytes of an answer."""
 MOST_PIECES = 64
-"""Row groups of an entry. A reader at its start reads all of them."""
+"""Row groups of an entry. A reader at its start may have to read all of them."""
+READ_BYTES = 6 * ENTRY_BYTES
+"""Bytes of these row groups without compression. Rows of other partitions, and offsets far apart in a row group, make them many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def _parts(
     parts: list[Entry | Kept] = []
     for start, stop in whole.portions(ENTRY_BYTES):
         found, first = whole.select(start, stop), 0
-        for matched, numbers in groupby(_matches(partition, found, table, reader)):
+        for matched, numbers in groupby(_matches(partition, found, batches[start:stop], table, reader)):
             end = first + len(list(numbers))
             if matched:
                 parts.append(_entry(partition, found.select(first, end), table))
@@ -90,24 +92,30 @@ def _portions(batches: Sequence[memoryview]) -> list[Sequence[memoryview]]:
     return [*portions, batches[first:]] if batches else []
 
 
-def _matches(partition: Partition, found: Heads, table: Table, reader: RowReader) -> list[bool]:
+def _matches(
+    partition: Partition, found: Heads, batches: Sequence[memoryview], table: Table, reader: RowReader
+) -> list[bool]:
     """Return for each batch whether its rows give it back."""
-    entry = _entry(partition, found, table)
-    if len(entry.pieces) > MOST_PIECES:
+    groups = _groups(partition, found, table)
+    if len(groups) > MOST_PIECES or sum(group.size for group in groups) > READ_BYTES:
         return [False] * len(found)
     try:
-        records = reader.read(entry, found.base_offset, found.last_offset)
+        records = reader.read(_entry(partition, found, table), found.base_offset, found.last_offset)
     except CorruptDataError:
         return [False] * len(found)
     small = (found.sizes <= LARGE_BYTES) | (found.sizes <= found.stored)
     return [
-        section is not None and fits
-        for section, fits in zip(heads.sections(found, records), small.tolist(), strict=True)
+        section is not None and fits and heads.is_section(section, batch)
+        for section, fits, batch in zip(heads.sections(found, records), small.tolist(), batches, strict=True)
     ]
 
 
+def _groups(partition: Partition, found: Heads, table: Table) -> list[Group]:
+    return [group for group in table.groups if group.has(partition.index, found.base_offset, found.last_offset)]
+
+
 def _entry(partition: Partition, found: Heads, table: Table) -> Entry:
-    groups = [group for group in table.groups if group.has(partition.index, found.base_offset, found.last_offset)]
+    groups = _groups(partition, found, table)
     files = list(dict.fromkeys(group.file for group in groups))
     pieces = [Piece(files.index(group.file), group.number, *group.offsets) for group in groups]
     return Entry(partition, found, files, pieces, table.fields)
