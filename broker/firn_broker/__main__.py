@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 import uvloop
@@ -35,10 +36,14 @@ from firn_broker.metadata_store.downgrade import RELEASES, downgrade, downgrade_
 from firn_broker.metadata_store.opened import open_store
 from firn_broker.network.server import Server
 from firn_broker.network.tls import TlsContext
+from firn_broker.ports import ObjectStore
 from firn_broker.settings import BrokerSettings, InternalSettings, Listener, SqliteSettings
 from firn_broker.storage.objects import open_objects
 from firn_broker.topics.configs import TopicConfigs
 from firn_broker.topics.registries import HttpRegistries
+
+if TYPE_CHECKING:
+    from firn_broker.history.restoring import Restored
 
 log = structlog.get_logger()
 
@@ -271,9 +276,13 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
         if options.recover:
             keys = [*findings.uncommitted, *findings.newer]
             configs = TopicConfigs(settings.topics.configs)
-            recovered = await recovery.recover(store, ports.objects, keys, configs, findings.missing)
+            restored = await _restored(settings, ports.objects, keys)
+            recovered = await recovery.recover(
+                store, ports.objects, [*keys, *restored.keys], configs, findings.missing, restored.unreadable
+            )
             findings.missing = await fsck.still_missing(store.retention, findings.missing)
             report["missing"], report["recovered"] = findings.missing, recovered.report()
+            report["restored"] = restored.report()
             complete = not findings.lost and recovered.complete
         if options.accept:
             # A live broker may still repeat the commits of objects that the coordinator does not know.
@@ -300,6 +309,15 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
             file=sys.stderr,
         )
     return ExitCode.CORRUPT if stopped else findings.verdict
+
+
+async def _restored(settings: BrokerSettings, objects: ObjectStore, keys: Sequence[str]) -> "Restored":
+    """Give the batches of the history objects among these back to the WAL."""
+    from firn_broker.history.files import TableFiles
+    from firn_broker.history.rebuilding.rebuilder import Rebuilder
+    from firn_broker.history.restoring import restore
+
+    return await restore(objects, keys, Rebuilder(objects, TableFiles(settings.history.stores)))
 
 
 def take_back(settings: BrokerSettings, release: str | None) -> int:

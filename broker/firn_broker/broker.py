@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
+from uuid import UUID
 
 import structlog
 
@@ -126,7 +127,7 @@ class Broker:
             settings.registries,
         )
         self.producer_ids = ProducerIds(store.nodes, ports.random)
-        self.indexings = Indexings(settings, lambda: self.membership.lease)
+        self.indexings = Indexings(settings, lambda: self.membership.lease, self._single)
         self.reader = Reader(store.log, ports.objects, self.cache, self.watermarks, settings.reader, ports.history)
         self.parsed = Budget(settings.connections.buffered_bytes)
         """Bounds what produce requests take besides their bytes, from their parsing until their answer."""
@@ -144,6 +145,11 @@ class Broker:
         self.writer: WalWriter
         self.groups: GroupCoordinator
         self._background: list[asyncio.Task[None]] = []
+
+    def _single(self, topic: UUID) -> bool:
+        """Return whether the log keeps no copy of a topic's records that its table gives back."""
+        known = self.topic_metadata.by_id.get(topic)
+        return known is not None and self.configs.single(known)
 
     def _made_proofs(self) -> Proofs:
         return Proofs(

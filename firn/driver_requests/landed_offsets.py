@@ -6,6 +6,7 @@ Batches that the files do not give back stay as they came.
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, NamedTuple
 from uuid import UUID
 
@@ -75,8 +76,18 @@ class Landed(Contract):
     fields: RecordFields
 
 
-class Accepted(Contract):
-    """The answer to `Landed`: whether the broker will compare these offsets. It does not if too many topics wait, or if its
-    settings name no store of data files."""
+class Refusal(StrEnum):
+    """Why a broker will not compare offsets."""
 
-    accepted: bool
+    COPY = "Copy"
+    """The topic has not ``firn.history=Single``."""
+    NO_STORE = "NoStore"
+    """The settings of the broker name no store of data files."""
+    BUSY = "Busy"
+    """Too many topics wait. The driver asks again later."""
+
+
+class LandedAnswer(Contract):
+    """The answer to `Landed`: why the broker will not compare these offsets, or None if it will."""
+
+    refusal: Refusal | None

@@ -121,6 +121,7 @@ TABLE_ADOPT = "firn.adopt"
 # Topic configs that only diskless brokers have
 OWN_CONFIG = "firn."
 """Prefix of the topic configs that Kafka does not have."""
+HISTORY = "firn.history"
 SCHEMA_GATE, SCHEMA_REGISTRY, SCHEMA_SUBJECT = "firn.schema.gate", "firn.schema.registry", "firn.schema.subject"
 SCHEMA_CONTRACT = "firn.schema.contract"
 

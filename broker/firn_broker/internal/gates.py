@@ -34,8 +34,10 @@ class Gate(Protocol):
         """Return who sent a request, from its header ``Authorization``. Raises WrongTokenError and UnavailableError."""
         ...
 
-    async def forbidden(self, caller: Caller, topics: Collection[UUID]) -> Mapping[UUID, ErrorCode]:
-        """Return the errors of the topics whose records the caller may not read. Raises UnavailableError."""
+    async def forbidden(
+        self, caller: Caller, topics: Collection[UUID], operation: Operation = Operation.READ
+    ) -> Mapping[UUID, ErrorCode]:
+        """Return the errors of the topics with which the caller may not do this. Raises UnavailableError."""
         ...
 
 
@@ -60,7 +62,9 @@ class SharedToken:
             raise WrongTokenError("wrong token")
         return Caller(ANONYMOUS, host)
 
-    async def forbidden(self, caller: Caller, topics: Collection[UUID]) -> Mapping[UUID, ErrorCode]:
+    async def forbidden(
+        self, caller: Caller, topics: Collection[UUID], operation: Operation = Operation.READ
+    ) -> Mapping[UUID, ErrorCode]:
         """Return nothing: the token is the right to ask."""
         return {}
 
@@ -73,7 +77,8 @@ class _Driver:
 
 
 class AccountTokens:
-    """Tokens of the issuer, such as those of ServiceAccounts. As for a Fetch, the principal needs Read on each topic."""
+    """Tokens of the issuer, such as those of ServiceAccounts. As for a Fetch, the principal needs Read on each topic. To
+    name data files it needs Alter: the broker deletes what they give back."""
 
     def __init__(
         self,
@@ -101,7 +106,9 @@ class AccountTokens:
             raise WrongTokenError(str(error)) from None
         return Caller(f"User:{verified.name}", host)
 
-    async def forbidden(self, caller: Caller, topics: Collection[UUID]) -> Mapping[UUID, ErrorCode]:
+    async def forbidden(
+        self, caller: Caller, topics: Collection[UUID], operation: Operation = Operation.READ
+    ) -> Mapping[UUID, ErrorCode]:
         """Compare the topics with the ACLs. The audit log notes each denial."""
         errors: dict[UUID, ErrorCode] = {}
         client = _Driver(caller)
@@ -109,6 +116,6 @@ class AccountTokens:
             topic = await self._topics.find_id(id)
             if topic is None:
                 errors[id] = ErrorCode.unknown_topic_id
-            elif self._authorizer.forbids(client, Operation.READ, ResourceType.TOPIC, topic.name):
+            elif self._authorizer.forbids(client, operation, ResourceType.TOPIC, topic.name):
                 errors[id] = ErrorCode.topic_authorization_failed
         return errors

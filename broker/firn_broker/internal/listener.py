@@ -13,11 +13,11 @@ from pydantic import ValidationError
 
 from firn.driver_requests import landed_offsets
 from firn.driver_requests.batch_ranges import MAX_REQUEST_BYTES, PATH, Answer, Question
-from firn.driver_requests.landed_offsets import Accepted, FirstOffsets, Landed, Unindexed
+from firn.driver_requests.landed_offsets import FirstOffsets, Landed, LandedAnswer, Refusal, Unindexed
 from firn.model.errors import UnavailableError
 from firn.model.jobs import Contract
 from firn_broker import metrics
-from firn_broker.access_types import Caller
+from firn_broker.access_types import Caller, Operation
 from firn_broker.internal.gates import Gate, WrongTokenError
 from firn_broker.internal.ranges import find_ranges
 from firn_broker.network.handshakes import Place
@@ -57,7 +57,7 @@ class _Route(NamedTuple):
 class InternalListener:
     """Serves `firn.driver_requests.batch_ranges` and `firn.driver_requests.landed_offsets` on an address."""
 
-    def __init__(self, log_store: LogStore, gate: Gate, add: Callable[[Landed], bool] = lambda landed: False) -> None:
+    def __init__(self, log_store: LogStore, gate: Gate, add: Callable[[Landed], Refusal | None]) -> None:
         """``add`` lets offsets wait for their indexing, as `Indexings.add` does."""
         self._log_store = log_store
         self._gate = gate
@@ -142,11 +142,11 @@ class InternalListener:
             found.append(errors[topic].name if topic in errors else await self._log_store.unindexed(topic))
         return FirstOffsets.model_construct(topics=tuple(found))
 
-    async def _landed(self, caller: Caller, landed: Landed) -> Accepted:
-        errors = await self._gate.forbidden(caller, [landed.topic])
+    async def _landed(self, caller: Caller, landed: Landed) -> LandedAnswer:
+        errors = await self._gate.forbidden(caller, [landed.topic], Operation.ALTER)
         if landed.topic in errors:
             raise _Refused(_FORBIDDEN, errors[landed.topic].name)
-        return Accepted(accepted=self._add(landed))
+        return LandedAnswer(refusal=self._add(landed))
 
     async def _question(
         self, reader: asyncio.StreamReader, host: str, admitted: Callable[[], None]

@@ -29,7 +29,7 @@ class Findings:
     coordinator was restored to an earlier time, and would assign the offsets of these batches again. (A single one may
     come from a broker that was suspended for an hour during an upload.)"""
     newer_records: dict[str, int] = field(default_factory=dict)
-    """Records in the newer objects by "TOPIC ID/PARTITION"."""
+    """Records in the newer objects by "TOPIC ID/PARTITION", without those that lie in tables."""
     uncommitted: list[str] = field(default_factory=list)
     """Objects that are reserved and written, but not committed: left by a broker that crashed, in progress now, or the
     first objects after a backup."""

@@ -11,7 +11,8 @@ from itertools import pairwise
 from typing import NamedTuple
 from uuid import UUID
 
-from firn.records import record_batch
+from firn.records import contents, record_batch
+from firn.records.codecs import CodecError
 from firn_broker.log_types import Partition
 from firn_broker.maintenance.commit_order import Written
 from firn_broker.ports import ObjectStore
@@ -19,14 +20,18 @@ from firn_broker.storage import wal
 from firn_broker.storage.wal import IndexedBatch
 
 _BASE_TIME = slice(27, 35)
-_PRODUCER = slice(43, None)
-"""Places in a batch that no step of a broker changes, except that the greatest timestamp may become the append time."""
+_PRODUCER = slice(43, record_batch.HEADER)
+"""Places in a batch's header that no step of a broker changes, except that the greatest timestamp may become the append time."""
 
 
 def content(data: memoryview) -> bytes:
-    """Return a digest of what makes two copies of a batch equal, also if one of them has its append time."""
+    """Return a digest of what makes two copies of a batch equal, also if one of them has its append time, or was rebuilt without a codec."""
     digest = blake2b(data[_BASE_TIME], digest_size=16)
     digest.update(data[_PRODUCER])
+    try:
+        digest.update(contents.record_bytes(data, record_batch.rewritten(data).attributes))
+    except CodecError:
+        digest.update(data[record_batch.HEADER :])
     return digest.digest()
 
 
@@ -78,7 +83,8 @@ class LostBatches:
         self._writers: dict[str, tuple[int, int]] = {}
         self._known: set[tuple[Partition, int, bytes]] = set()
         self._contents: Counter[tuple[Partition, bytes]] = Counter()
-        self._sizes: set[tuple[Partition, int]] = set()
+        self._counts: set[tuple[Partition, int]] = set()
+        """Numbers of the records of a batch. Copies of a batch agree in it."""
         self.greatest_producer = -1
 
     def add(self, merged: MergedObject, batches: Sequence[MergedBatch]) -> None:
@@ -89,14 +95,14 @@ class LostBatches:
             if identity not in self._known:
                 self._known.add(identity)
                 self._contents[partition, batch.content] += 1
-                self._sizes.add((partition, batch.indexed.length))
+                self._counts.add((partition, batch.indexed.records))
                 self._lost[merged.key].append(batch)
                 self._writers[merged.key] = merged.writer
                 self.greatest_producer = max(self.greatest_producer, batch.indexed.producer_id)
 
     async def has(self, objects: ObjectStore, key: str, batch: IndexedBatch) -> bool:
         """Return whether these batches have one that equals a batch of another object, once for each."""
-        if (batch.partition, batch.length) not in self._sizes:
+        if (batch.partition, batch.records) not in self._counts:
             return False
         (data,) = await objects.get_ranges(key, [(batch.position, batch.position + batch.length)])
         found = batch.partition, content(data)

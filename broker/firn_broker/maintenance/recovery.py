@@ -7,7 +7,8 @@ twice, as after any retry.
 
 Compactions and merges delete the objects that they replaced. A coordinator from before them refers to these objects, so
 the compacted or merged object takes their place again. A merged object may also have batches whose commits were lost.
-These are the first batches behind the end of their partition, so they get the same offsets again.
+These are the first batches behind the end of their partition, so they get the same offsets again. Merged objects with the
+batches of history objects come from `firn_broker.history.restoring`, before the recovery.
 
 No record leaves the bucket: records of partitions that the coordinator does not know stay in objects without a commit,
 which maintenance keeps.
@@ -90,12 +91,15 @@ async def recover(
     keys: Sequence[str],
     topic_configs: TopicConfigs,
     missing: Collection[str] = (),
+    unreadable: Collection[str] = (),
 ) -> Recovered:
     """Commit these objects in the order of their writers and producers, while the coordinator is stopped.
 
-    ``missing`` are the objects with batch ranges that the bucket lacks. Raises FencedError, UnavailableError.
+    ``missing`` are the objects with batch ranges that the bucket lacks, ``unreadable`` those of the objects that other steps could not
+    read. Raises FencedError, UnavailableError.
     """
     recovery = _Recovery(store, objects, topic_configs)
+    recovery.result.skipped += unreadable
     return await recovery.run(keys, frozenset(missing))
 
 
@@ -127,7 +131,7 @@ class _Recovery:
         self._rejected: Counter[str] = Counter()
         self._committed: set[tuple[Partition, int, int, int, int] | None] = set()
         """`_identity` of the batches that this recovery has committed."""
-        self._result = Recovered()
+        self.result = Recovered()
         self._lost = LostBatches()
 
     async def run(self, keys: Sequence[str], missing: frozenset[str]) -> Recovered:
@@ -143,11 +147,11 @@ class _Recovery:
             newest_first = sorted(keys, key=_time, reverse=True)
             merged_keys = [key for key in newest_first if key.endswith(wal.MERGED)]
             restorable = [each for key in merged_keys if (each := await self._examine(lease, key, missing)) is not None]
-            # The coordinator from before such an object may refer to WAL objects that are deleted.
-            self._result.kept += (key for key in keys if key.endswith(wal.HISTORY))
+            # The batches of such an object are in merged objects now.
+            self.result.kept += (key for key in keys if key.endswith(wal.HISTORY))
             greatest = max(_greatest_producer(found), min(self._lost.greatest_producer, MOST_PRODUCERS))
             await self._store.nodes.raise_counter(PRODUCERS, greatest + 1)
-            await self._store.log.adopt(lease, self._result.kept)
+            await self._store.log.adopt(lease, self.result.kept)
             # Before the objects take a place: a recovery that ends early finds the batches again.
             async for item in self._lost.copies(self._objects):
                 await self._store.nodes.renew(lease, TTL_MS)
@@ -157,7 +161,7 @@ class _Recovery:
             for key, swaps, size in restorable:
                 await self._store.nodes.renew(lease, TTL_MS)
                 if any(await self._store.log.rewrite(Rewrite(lease, key, size, swaps))):
-                    self._result.compacted.append(key)
+                    self.result.compacted.append(key)
             for key in (key for key in newest_first if wal.horizon(key) is not None):
                 await self._store.nodes.renew(lease, TTL_MS)
                 await self._replace_or_keep(lease, key, missing)
@@ -166,9 +170,9 @@ class _Recovery:
                 await self._commit(lease, item)
         finally:
             await self._store.nodes.leave(lease)
-        await self._store.retention.withdraw_reservations(self._result.kept, None)
-        self._result.rejected = dict(self._rejected)
-        return self._result
+        await self._store.retention.withdraw_reservations(self.result.kept, None)
+        self.result.rejected = dict(self._rejected)
+        return self.result
 
     async def _read(self, keys: Sequence[str]) -> list[Written]:
         found = []
@@ -178,10 +182,10 @@ class _Recovery:
             try:
                 found.append(await self._read_one(key))
             except KeyError:
-                self._result.skipped.append(key)
+                self.result.skipped.append(key)
             except CorruptDataError:
-                self._result.skipped.append(key)
-                self._result.kept.append(key)
+                self.result.skipped.append(key)
+                self.result.kept.append(key)
         return found
 
     async def _read_one(self, key: str) -> Written:
@@ -217,19 +221,19 @@ class _Recovery:
             self._rejected[ErrorCode.unknown_topic_or_partition.name] += batch.records
         if unknown:
             copy = _copy_key(item) if len(unknown) < len(item.batches) else item.key
-            self._result.kept.append(copy)
+            self.result.kept.append(copy)
             if copy == item.key:
                 return
             await self._store.log.adopt(lease, [copy])
             await self._objects.put(copy, await self._copied(item, unknown))
         # A producer sends a batch without an answer again, so several objects may have it.
         again = {batch for batch in item.batches if await self._is_there(item.key, batch, lost=lost)}
-        self._result.duplicates += sum(batch.records for batch in again - left_out)
+        self.result.duplicates += sum(batch.records for batch in again - left_out)
         left_out |= again
         batches = [batch for batch in item.batches if batch not in left_out]
         entries = [self._entry(batch) for batch in batches]
         outcomes = await self._store.log.commit(Commit(lease, item.key, item.size, entries, repair=True))
-        self._result.objects += 1
+        self.result.objects += 1
         self._committed |= {
             identity
             for batch, outcome in zip(batches, outcomes, strict=True)
@@ -239,9 +243,9 @@ class _Recovery:
             if outcome.error is not ErrorCode.none:
                 self._rejected[outcome.error.name] += entry.records
             elif outcome.duplicate:
-                self._result.duplicates += entry.records
+                self.result.duplicates += entry.records
             else:
-                self._result.records += entry.records
+                self.result.records += entry.records
 
     async def _is_there(self, key: str, batch: wal.IndexedBatch, *, lost: bool) -> bool:
         """Return whether the log has a batch through another object. ``lost``: it comes from a merged object."""
@@ -261,12 +265,12 @@ class _Recovery:
         try:
             replaced = bool(missing) and await self._replace(lease, key, missing)
         except KeyError:
-            self._result.skipped.append(key)
+            self.result.skipped.append(key)
             return
         except CorruptDataError:
-            self._result.skipped.append(key)
+            self.result.skipped.append(key)
             replaced = False
-        (self._result.compacted if replaced else self._result.kept).append(key)
+        (self.result.compacted if replaced else self.result.kept).append(key)
 
     async def _examine(
         self, lease: NodeLease, key: str, missing: frozenset[str]
@@ -278,14 +282,14 @@ class _Recovery:
         try:
             merged = await read_merged(self._objects, key)
         except KeyError:
-            self._result.skipped.append(key)
+            self.result.skipped.append(key)
             return None
         except CorruptDataError:
-            self._result.skipped.append(key)
-            self._result.kept.append(key)
+            self.result.skipped.append(key)
+            self.result.kept.append(key)
             return None
         if merged.damaged:
-            self._result.skipped.append(key)
+            self.result.skipped.append(key)
         swaps: list[Swap] = []
         uncovered = merged.damaged
         for partition, group in groupby(merged.batches, key=lambda batch: batch.indexed.partition):
@@ -312,7 +316,7 @@ class _Recovery:
             self._lost.add(merged, lost_batches)
             await self._note_committed(key, [batch.indexed for batch in lost_batches])
         if uncovered and not swaps:
-            self._result.kept.append(key)
+            self.result.kept.append(key)
         return (key, swaps, merged.size) if swaps else None
 
     async def _differing(self, old: BatchRange, by_offset: Mapping[int, MergedBatch]) -> set[int] | None:

@@ -254,6 +254,10 @@ def writer(head: memoryview) -> tuple[int, int]:
     return node, epoch
 
 
+FRAME = _ENTRY.size
+"""Bytes of an entry of a history object besides its content."""
+
+
 def framed(content: bytes) -> bytes:
     """Return the entry of a history object with this content."""
     return _ENTRY.pack(_ENTRY_MAGIC, len(content), crc32c(content)) + content

@@ -1,19 +1,22 @@
-"""The internal listener of brokers with rights: TLS, and tokens whose principal needs Read on each topic."""
+"""The internal listener of brokers with rights: TLS, and tokens whose principal needs rights on each topic."""
 
 import asyncio
 import base64
 import json
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
+from firn.driver_requests.landed_offsets import LANDED_PATH, DataFile, Landed, LandedRange, RecordFields
 from firn.model.jobs import DirectReads
 from firn_broker.access.audit import Audit
 from firn_broker.access.authorizer import Authorizer
@@ -37,6 +40,9 @@ from tests.unit.broker.rig import FIRST, TOPIC, Rig, rig
 
 ACCOUNT = "system:serviceaccount:firn-system:firn-ingest"
 IDS = {"t": base64.urlsafe_b64encode(TOPIC.bytes).decode().rstrip("=")}
+NAMED = Landed(
+    topic=TOPIC, ranges=(LandedRange(0, 0, 1),), files=(DataFile("s3://a/b", 9),), fields=RecordFields(1, 2, 3, 4, 5, 6)
+)
 GROUPS = [[Slice("t", 0, 0, 2)]]
 KEY = rsa.generate_private_key(65537, 2048)
 
@@ -50,10 +56,10 @@ class Acls:
         self.acls = {acl.principal: [acl] for acl in acls}
 
 
-def read(topic: str) -> Acl:
-    """Allow the driver to read a topic."""
+def allowed(topic: str, operation: Operation = Operation.READ) -> Acl:
+    """Allow the driver an operation on a topic."""
     principal, literal = f"User:{ACCOUNT}", PatternType.LITERAL
-    return Acl(principal, ANY, ResourceType.TOPIC, topic, literal, Operation.READ, Permission.ALLOW)
+    return Acl(principal, ANY, ResourceType.TOPIC, topic, literal, operation, Permission.ALLOW)
 
 
 class Guarded:
@@ -69,6 +75,7 @@ class Guarded:
         oauth = OauthSettings(issuer="issuer", audience="brokers", jwks_file=str(keys), principal_claim="sub")
         settings = AuthorizationSettings.model_validate({"type": "Acl"})
         self.failed: list[tuple[str, str, str]] = []
+        self.named: list[Landed] = []
         self.gate = AccountTokens(
             TokenVerifier(oauth, key_set(oauth)),
             Authorizer(Acls(*acls), settings, Audit(FakeClock())),
@@ -79,17 +86,29 @@ class Guarded:
         self.port = 0
 
     async def start(self) -> None:
-        listener = InternalListener(self.made.store.log, self.gate)
+        listener = InternalListener(self.made.store.log, self.gate, self.named.append)
         context = TlsContext("internal", self.tls)
         _, self.port = await self.server.bind_tls("127.0.0.1", 0, context, listener.protocol)
         await self.server.accept(Router())  # type: ignore[arg-type]
 
-    async def locate(self, ca: Path | None = None, previous: Path | None = None, **claims: object) -> bool:
-        """Ask as a driver with a token of these claims. Return whether the brokers named the places."""
+    def token(self, **claims: object) -> str:
+        """Return a token of the driver's ServiceAccount with these claims."""
         now = int(time.time())
         stated = {"iss": "issuer", "aud": ["brokers"], "sub": ACCOUNT, "iat": now, "exp": now + 600}
+        return jwt.encode(stated | claims, KEY, "RS256", headers={"kid": "one"})
+
+    async def name_files(self) -> int:
+        """Name data files of the topic, as a driver does. Return the status."""
+        context = ssl.create_default_context(cafile=self.authority.file)
+        async with httpx.AsyncClient(verify=context) as client:
+            headers = {"Authorization": f"Bearer {self.token()}"}
+            address = f"https://127.0.0.1:{self.port}{LANDED_PATH}"
+            return (await client.post(address, headers=headers, content=NAMED.model_dump_json())).status_code
+
+    async def locate(self, ca: Path | None = None, previous: Path | None = None, **claims: object) -> bool:
+        """Ask as a driver with a token of these claims. Return whether the brokers named the places."""
         token = self.directory / "token"
-        token.write_text(jwt.encode(stated | claims, KEY, "RS256", headers={"kid": "one"}))
+        token.write_text(self.token(**claims))
         reads = DirectReads(
             address=f"https://127.0.0.1:{self.port}",
             token_path=str(token),
@@ -114,21 +133,21 @@ async def guarded(directory: Path, *acls: Acl, **more: Any) -> AsyncIterator[Gua
 
 
 async def test_a_driver_with_read_on_the_topic_gets_the_places(tmp_path: Path) -> None:
-    async with guarded(tmp_path, read("t")) as listener:
+    async with guarded(tmp_path, allowed("t")) as listener:
         assert await listener.locate()
         assert not len(listener.server.places), "a client whose token was accepted takes no place"
         assert listener.failed == []
 
 
 async def test_a_driver_without_read_on_the_topic_gets_no_places(tmp_path: Path) -> None:
-    async with guarded(tmp_path, read("other")) as listener:
+    async with guarded(tmp_path, allowed("other")) as listener:
         assert not await listener.locate()
         assert listener.failed == []
 
 
 @pytest.mark.parametrize("claims", [{"aud": ["others"]}, {"exp": 1}, {"iss": "other"}, {"sub": None}])
 async def test_a_token_that_is_not_for_the_brokers_gets_nothing(tmp_path: Path, claims: dict[str, Any]) -> None:
-    async with guarded(tmp_path, read("t")) as listener:
+    async with guarded(tmp_path, allowed("t")) as listener:
         assert not await listener.locate(None, **claims)
         ((address, mechanism, reason),) = listener.failed
         assert (address, mechanism) == ("127.0.0.1", "OAUTHBEARER")
@@ -138,7 +157,7 @@ async def test_a_token_that_is_not_for_the_brokers_gets_nothing(tmp_path: Path, 
 async def test_a_driver_sends_no_token_to_a_server_of_another_ca(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    async with guarded(tmp_path, read("t")) as listener:
+    async with guarded(tmp_path, allowed("t")) as listener:
         foreign = Authority(other, "foreign").file
         assert not await listener.locate(foreign)
         assert listener.failed == [], "no token arrived"
@@ -147,8 +166,20 @@ async def test_a_driver_sends_no_token_to_a_server_of_another_ca(tmp_path: Path)
             assert await listener.locate(present, listener.authority.file)
 
 
+async def test_a_driver_with_alter_on_the_topic_names_data_files(tmp_path: Path) -> None:
+    async with guarded(tmp_path, allowed("t", Operation.ALTER)) as listener:
+        assert await listener.name_files() == 200
+        assert listener.named == [NAMED]
+
+
+async def test_a_driver_with_read_on_the_topic_names_no_data_files(tmp_path: Path) -> None:
+    async with guarded(tmp_path, allowed("t")) as listener:
+        assert await listener.name_files() == 403
+        assert listener.named == []
+
+
 async def test_connections_without_a_token_share_the_places_of_clients(tmp_path: Path) -> None:
-    async with guarded(tmp_path, read("t"), unauthenticated=1) as listener:
+    async with guarded(tmp_path, allowed("t"), unauthenticated=1) as listener:
         _, silent = await asyncio.open_connection("127.0.0.1", listener.port)
         async with asyncio.timeout(10):
             while len(listener.server.places) < 1:

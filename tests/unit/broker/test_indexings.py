@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from prometheus_client import REGISTRY
 
-from firn.driver_requests.landed_offsets import DataFile, Landed, LandedRange
+from firn.driver_requests.landed_offsets import DataFile, Landed, LandedRange, Refusal
 from firn.model.clock import SystemClock
 from firn.model.errors import UnavailableError
 from firn.records import record_batch
@@ -23,7 +23,9 @@ from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.settings import BrokerSettings, BucketSettings, DirectorySettings, HistorySettings, SqliteSettings
 from firn_broker.storage import wal
 from firn_broker.storage.objects import DirectoryObjects
+from tests.fakes.virtual_time import run
 from tests.unit.broker.test_history_entries import FIELDS, batches_of, write
+from tests.unit.broker.whole import broker, create
 
 LEASE = NodeLease(3, 4)
 COUNTS = {"batches": 1, "kept": 2, "bytes": 30, "kept_bytes": 4, "objects": 1, "refused": 0, "problems": {}}
@@ -55,9 +57,9 @@ async def test_newer_offsets_of_a_topic_take_the_place_of_those_that_wait(
         return COUNTS
 
     monkeypatch.setattr(schedule, "run_job", answer)
-    indexings = Indexings(settings(tmp_path), lambda: LEASE)
+    indexings = Indexings(settings(tmp_path), lambda: LEASE, lambda topic: True)
     for offered in (landed(1), landed(2), landed(1, last=20)):
-        assert indexings.add(offered)
+        assert indexings.add(offered) is None
     before = REGISTRY.get_sample_value("firn_broker_indexed_bytes_total", {"found": "table"}) or 0
     task = asyncio.create_task(indexings.run())
     while len(asked) < 2:
@@ -70,13 +72,29 @@ async def test_newer_offsets_of_a_topic_take_the_place_of_those_that_wait(
     task.cancel()
 
 
-def test_few_topics_wait(tmp_path: Path) -> None:
-    indexings = Indexings(settings(tmp_path), lambda: LEASE)
-    assert all(indexings.add(landed(number)) for number in range(WAITING))
-    assert not indexings.add(landed(WAITING))
-    assert indexings.add(landed(0, last=30))
+def test_offsets_that_do_not_wait_have_a_reason(tmp_path: Path) -> None:
+    indexings = Indexings(settings(tmp_path), lambda: LEASE, lambda topic: True)
+    assert {indexings.add(landed(number)) for number in range(WAITING)} == {None}
+    assert indexings.add(landed(WAITING)) is Refusal.BUSY
+    assert indexings.add(landed(0, last=30)) is None
     without = settings(tmp_path).model_copy(update={"history": HistorySettings()})
-    assert not Indexings(without, lambda: LEASE).add(landed(1)), "the settings name no store of data files"
+    assert Indexings(without, lambda: LEASE, lambda topic: True).add(landed(1)) is Refusal.NO_STORE
+    assert Indexings(settings(tmp_path), lambda: LEASE, lambda topic: False).add(landed(1)) is Refusal.COPY
+
+
+def test_the_topic_decides_whether_its_files_are_compared() -> None:
+    async def story() -> None:
+        async with broker(history=HistorySettings(stores=(BucketSettings(url="s3://table"),))) as asked:
+            single = await create(asked, "single", firn_history="Single")
+            copy = await create(asked, "copy")
+            for topic, refusal in ((single, None), (copy, Refusal.COPY), (UUID(int=1), Refusal.COPY)):
+                named = landed(1).model_copy(update={"topic": topic})
+                assert asked.broker.indexings.add(named) is refusal
+            for configs in ({"firn_history": "Both"}, {"firn_history": "Single", "cleanup_policy": "compact"}):
+                with pytest.raises(AssertionError, match=r"one of Copy, Single|set firn.history=Copy"):
+                    await create(asked, "u", **configs)
+
+    run(story())
 
 
 async def test_a_process_indexes_what_a_broker_stored(tmp_path: Path) -> None:

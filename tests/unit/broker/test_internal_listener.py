@@ -17,16 +17,17 @@ from firn.driver_requests.landed_offsets import (
     LANDED_PATH,
     MAX_FILES,
     UNINDEXED_PATH,
-    Accepted,
     DataFile,
     FirstOffsets,
     Landed,
+    LandedAnswer,
     LandedRange,
     RecordFields,
+    Refusal,
     Unindexed,
 )  # fmt: skip
 from firn.model.errors import UnavailableError
-from firn_broker.access_types import Caller
+from firn_broker.access_types import Caller, Operation
 from firn_broker.internal import listener, ranges
 from firn_broker.internal.gates import SharedToken
 from firn_broker.internal.listener import InternalListener
@@ -49,7 +50,7 @@ def token_file(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def serving(
-    log_store: LogStore, token_file: Path, add: Callable[[Landed], bool] = lambda landed: False,
+    log_store: LogStore, token_file: Path, add: Callable[[Landed], Refusal | None] = lambda landed: Refusal.COPY,
     gate: type[SharedToken] = SharedToken,
 ) -> AsyncIterator[int]:  # fmt: skip
     """Serve on a free port."""
@@ -276,16 +277,16 @@ async def test_a_driver_learns_which_offsets_no_indexing_has_read(token_file: Pa
 async def test_named_offsets_wait_for_their_indexing(token_file: Path) -> None:
     added: list[Landed] = []
 
-    def add(landed: Landed) -> bool:
+    def add(landed: Landed) -> Refusal | None:
         added.append(landed)
-        return len(added) == 1
+        return None if len(added) == 1 else Refusal.BUSY
 
     fields = RecordFields(1, 2, 3, 4, 5, 6)
     named = Landed(topic=TOPIC, ranges=(LandedRange(0, 0, 5),), files=(DataFile("s3://a/b", 9),), fields=fields)
     async with rig() as made, serving(made.store.log, token_file, add) as port:
-        for accepted in (True, False):
+        for refusal in (None, Refusal.BUSY):
             status, body = await post(port, named.model_dump_json().encode(), path=LANDED_PATH)
-            assert (status, Accepted.model_validate_json(body)) == (200, Accepted(accepted=accepted))
+            assert (status, LandedAnswer.model_validate_json(body)) == (200, LandedAnswer(refusal=refusal))
         assert added == [named, named]
         many = named.model_copy(update={"files": (DataFile("s3://a/b", 9),) * (MAX_FILES + 1)})
         status, body = await post(port, many.model_dump_json().encode(), path=LANDED_PATH)
@@ -297,16 +298,17 @@ async def test_named_offsets_wait_for_their_indexing(token_file: Path) -> None:
 class NoRights(SharedToken):
     """A gate whose callers may read no topic."""
 
-    async def forbidden(self, caller: Caller, topics: Collection[UUID]) -> Mapping[UUID, ErrorCode]:
+    async def forbidden(
+        self, caller: Caller, topics: Collection[UUID], operation: Operation = Operation.READ
+    ) -> Mapping[UUID, ErrorCode]:
         return dict.fromkeys(topics, ErrorCode.topic_authorization_failed)
 
 
 async def test_a_driver_without_read_on_the_topic_learns_and_changes_nothing(token_file: Path) -> None:
     added: list[Landed] = []
 
-    def add(landed: Landed) -> bool:
+    def add(landed: Landed) -> None:
         added.append(landed)
-        return True
 
     named = Landed(topic=TOPIC, ranges=(), files=(), fields=RecordFields(1, 2, 3, 4, 5, 6))
     async with rig() as made, serving(made.store.log, token_file, add, NoRights) as port:

@@ -219,7 +219,7 @@ async def test_brokers_serve_the_slices_of_a_partition_that_they_rebuild(token: 
         for _ in range(4):
             await made.writer.append([Append(place, batch(2), False) for place in (FIRST, SECOND)])
         await move_to_table(made, 2, 3)
-        server = await InternalListener(made.store.log, SharedToken(token)).bind("127.0.0.1", 0)
+        server = await InternalListener(made.store.log, SharedToken(token), lambda landed: None).bind("127.0.0.1", 0)
         await server.start_serving()
         asking = reader(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", token)
         groups = [[Slice("orders", 0, 0, 2), Slice("orders", 1, 0, 8)], [Slice("orders", 0, 2, 8)]]
@@ -235,7 +235,7 @@ async def test_driver_and_broker_understand_each_other(token: Path) -> None:
     async with rig() as made:
         for _ in range(3):
             await made.writer.append([Append(place, batch(2), False) for place in (FIRST, SECOND)])
-        server = await InternalListener(made.store.log, SharedToken(token)).bind("127.0.0.1", 0)
+        server = await InternalListener(made.store.log, SharedToken(token), lambda landed: None).bind("127.0.0.1", 0)
         await server.start_serving()
         asking = reader(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", token)
         groups = [[Slice("orders", 0, 1, 5), Slice("orders", 1, 0, 6)], [Slice("orders", 0, 5, 6)]]

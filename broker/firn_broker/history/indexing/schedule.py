@@ -6,7 +6,7 @@ from uuid import UUID
 
 import structlog
 
-from firn.driver_requests.landed_offsets import Landed
+from firn.driver_requests.landed_offsets import Landed, Refusal
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
 from firn_broker.cluster.jobs import run_job
@@ -23,22 +23,27 @@ PROCESS = "firn_broker.history.indexing.process"
 class Indexings:
     """Indexes offsets that drivers name. A driver names them again if the broker ends before."""
 
-    def __init__(self, settings: BrokerSettings, lease: Callable[[], NodeLease]) -> None:
+    def __init__(
+        self, settings: BrokerSettings, lease: Callable[[], NodeLease], single: Callable[[UUID], bool]
+    ) -> None:
+        """``single`` tells whether the log keeps no copy of a topic's records that its table gives back."""
         self._settings = settings
+        self._single = single
         self._lease = lease
         self._waiting: dict[UUID, Landed] = {}
         self._more = asyncio.Event()
 
-    def add(self, landed: Landed) -> bool:
-        """Let offsets wait, in place of others of the topic.
-
-        Return False if too many topics wait, or if the settings name no store of data files."""
-        full = landed.topic not in self._waiting and len(self._waiting) >= WAITING
-        if full or not self._settings.history.stores:
-            return False
+    def add(self, landed: Landed) -> Refusal | None:
+        """Let offsets wait, in place of others of the topic. Return the reason if they do not."""
+        if not self._single(landed.topic):
+            return Refusal.COPY
+        if not self._settings.history.stores:
+            return Refusal.NO_STORE
+        if landed.topic not in self._waiting and len(self._waiting) >= WAITING:
+            return Refusal.BUSY
         self._waiting[landed.topic] = landed
         self._more.set()
-        return True
+        return None
 
     async def run(self) -> None:
         """Index the waiting offsets, until cancelled."""
