@@ -341,6 +341,8 @@ class TableTarget(Contract):
     properties: dict[str, str] = Field(default_factory=dict)
     shared_by: str = Field(default="", exclude_if=lambda resource: not resource)
     """Name of the IcebergTopic, if other topics land in the table, too. Each of them has a dead-letter table of its own."""
+    history: Literal["Copy", "Single"] = Field(default="Copy", exclude_if=lambda history: history == names.COPY)
+    """Whether the log keeps a copy of the records that the table has (`firn.model.names.HISTORY`)."""
 
     @property
     def identifier(self) -> str:
@@ -643,6 +645,8 @@ class GroupSettings(Contract):
     """Files with the salts of digests, by name. They are read for each round."""
     schema_directory: str | None = Field(default=None, exclude_if=lambda directory: directory is None)
     """Directory in which the driver stores schemas of registries."""
+    history_ms: int = Field(default=3_600_000, exclude_if=lambda pause: pause == 3_600_000)
+    """Time between two names of a topic's data files to the brokers, if the log keeps no copy."""
     jobs_directory: str | None = None
     listen: str = "0.0.0.0:8080"
 

@@ -727,6 +727,17 @@ class PublishProgress(BaseModel):
     """Name of each check -> how often it failed since the driver started."""
 
 
+class HistoryProgress(BaseModel):
+    """How far the brokers have compared the log of a topic with its table, if the log keeps no copy."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    waiting: Offsets = Field(default_factory=dict)
+    """Partition -> first offset that they have not compared. Partitions without such offsets are absent."""
+    problem: str = ""
+    """Why the driver could not name data files to them."""
+
+
 class TopicProgress(BaseModel):
     """The driver's report of a topic. Times are Unix seconds; lag is in records and in seconds."""
 
@@ -772,6 +783,8 @@ class TopicProgress(BaseModel):
     """Name of each quality rule -> records that failed it since the driver started."""
     publish: PublishProgress | None = Field(default=None, exclude_if=lambda publish: publish is None)
     """None if rows land on main."""
+    history: HistoryProgress | None = Field(default=None, exclude_if=lambda history: history is None)
+    """None if the log keeps a copy, or before the driver has asked the brokers."""
 
 
 class GroupProgress(BaseModel):

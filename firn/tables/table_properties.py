@@ -58,14 +58,17 @@ def created_with(columns: Sequence[Column], own_references: bool) -> dict[str, s
     return {**_COMPRESSED, **files, **dict.fromkeys(bounded, "full")}
 
 
-def marks(claimant: Claimant, properties: Mapping[str, str], layout: Sequence[str] = ()) -> dict[str, str]:
+def marks(
+    claimant: Claimant, properties: Mapping[str, str], layout: Sequence[str] = (), history: str = names.COPY
+) -> dict[str, str]:
     """Return Firn's own properties of a table.
 
-    ``properties`` and ``layout``: what the spec of ``claimant`` sets.
+    ``properties``, ``layout`` and ``history``: what the spec of ``claimant`` sets.
     """
     # No resource alone decides what a shared table loses.
     listed = {} if claimant.shared else {MANAGED: sorted(properties), LAYOUT: sorted(layout)}
-    return {**claimant.marks(), **{key: ",".join(items) for key, items in listed.items() if items}}
+    single = {names.HISTORY: history} if history != names.COPY else {}
+    return {**claimant.marks(), **{key: ",".join(items) for key, items in listed.items() if items}, **single}
 
 
 def layout_set_by(target: TableTarget) -> tuple[str, ...]:
@@ -99,7 +102,7 @@ def dropped_by_spec(current: Mapping[str, str], wanted: Mapping[str, str]) -> fr
     ``current``: `set_for` the resource.
     """
     managed = _listed(current, MANAGED)
-    return frozenset(key for key in (managed | {MANAGED, LAYOUT}) - wanted.keys() if key in current)
+    return frozenset(key for key in (managed | {MANAGED, LAYOUT, names.HISTORY}) - wanted.keys() if key in current)
 
 
 def _listed(properties: Mapping[str, str], key: str) -> set[str]:

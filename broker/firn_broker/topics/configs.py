@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from firn.decoders import checks
-from firn.model.names import HISTORY, SCHEMA_CONTRACT, SCHEMA_GATE, SCHEMA_REGISTRY, SCHEMA_SUBJECT
+from firn.model.names import COPY, HISTORY, SCHEMA_CONTRACT, SCHEMA_GATE, SCHEMA_REGISTRY, SCHEMA_SUBJECT, SINGLE
 from firn_broker.log_types import Topic
 
 
@@ -123,8 +123,6 @@ TIMESTAMP_AFTER_MAX_MS = "message.timestamp.after.max.ms"
 MIN_DIRTY_RATIO = "min.cleanable.dirty.ratio"
 MIN_COMPACTION_LAG_MS = "min.compaction.lag.ms"
 DELETE_RETENTION_MS = "delete.retention.ms"
-HISTORIES = COPY, SINGLE = "Copy", "Single"
-"""Where records lie that a table has: in the log too, or only in the table."""
 GATES = NO_GATE, GATE_ID, GATE_DECODE = "None", "Id", "Decode"
 
 DEFINITIONS: Mapping[str, Definition] = {
@@ -135,7 +133,7 @@ DEFINITIONS: Mapping[str, Definition] = {
     "compression.zstd.level": _int(3, -131072, 22),
     DELETE_RETENTION_MS: _long(86_400_000),
     "file.delete.delay.ms": _long(60_000),
-    HISTORY: _one_of(COPY, *HISTORIES),
+    HISTORY: _one_of(COPY, COPY, SINGLE),
     SCHEMA_CONTRACT: Definition("", ConfigType.STRING, _is_contract, "a schema as the operator writes it"),
     SCHEMA_GATE: _one_of(NO_GATE, *GATES),
     SCHEMA_REGISTRY: _matching(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?)?", "the name of a schema registry"),

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from kio.schema.errors import ErrorCode
 
-from firn.model.names import HISTORY, SCHEMA_CONTRACT, SCHEMA_GATE, SCHEMA_REGISTRY
+from firn.model.names import COPY, HISTORY, SCHEMA_CONTRACT, SCHEMA_GATE, SCHEMA_REGISTRY, SINGLE
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.log_types import Topic
 from firn_broker.ports import TopicStore
@@ -107,11 +107,11 @@ class TopicCreator:
         if "compact" not in policy:
             return
         history = own.get(HISTORY) or self.settings.configs.get(HISTORY)
-        if history == configs.SINGLE:
+        if history == SINGLE:
             raise TopicError(
                 ErrorCode.invalid_config,
                 f"cleanup.policy={policy} with {HISTORY}={history}: the log of a compacted topic keeps its records; set"
-                f" {HISTORY}={configs.COPY}, or cleanup.policy=delete",
+                f" {HISTORY}={COPY}, or cleanup.policy=delete",
             )
         most, size = self.settings.compacted_partitions, self._partition_bytes
         if partitions > most:

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from firn.kafka_clients import kafka_id
 from firn.model.jobs import DirectReads
-from firn_spark.kafka.direct_reads import DirectReader
+from firn_spark.kafka.diskless.direct_reads import DirectReader
 from firn_spark.worker.fetched import Fetched
 from firn_spark.worker.fetching import source
 from firn_spark.worker.fetching.access import Access

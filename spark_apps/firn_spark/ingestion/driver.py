@@ -19,6 +19,7 @@ from firn.model.errors import ExitCode, InvalidSpecError, NotReadyError
 from firn.model.jobs import GroupSettings
 from firn_spark import documents, failpoints, logs, session
 from firn_spark.credentials import Credentials
+from firn_spark.ingestion.history.naming import HistoryNaming
 from firn_spark.ingestion.jobs import DirectoryJobs, JobSource, KubernetesJobs
 from firn_spark.ingestion.lease import LEASE_SECONDS, LeasedJobs, holder
 from firn_spark.ingestion.loop import Loop
@@ -83,6 +84,7 @@ class Driver:
             self._unfit,
             _version(),
         )
+        self.history = HistoryNaming(tables, settings.direct, self.loop.topics, settings.history_ms / 1000)
         self.server = Server(
             settings.listen, self.metrics, self.loop.report, self.loop.measure, self.loop.ready, self.loop.alive
         )
@@ -117,9 +119,11 @@ class Driver:
     def run(self) -> ExitCode:
         """Serve until `Loop.stop`, or until Spark ended or secrets changed."""
         self.server.start()
+        self.history.start()
         try:
             code = self.loop.run()
         finally:
+            self.history.stop()
             self.server.stop()
             self._catalogs.close()
         gone = code is ExitCode.TEMPORARY and not session.running(self._spark)

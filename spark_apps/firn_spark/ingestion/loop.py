@@ -104,6 +104,10 @@ class Loop:
         """Start no more rounds; `run` returns when the running ones have ended."""
         self._stopping.set()
 
+    def topics(self) -> list[Topic]:
+        """Return the present topics."""
+        return list(self._topics.values())
+
     def round_bytes(self, topics: Sequence[Topic]) -> int:
         """Return how many bytes one round of ``topics`` may read: `GroupSettings.bytes_per_commit` for each task, and more
         if only one topic is active."""

@@ -59,7 +59,14 @@ def load(tables: Tables, job: IngestJob) -> Any | None:
 def create(tables: Tables, job: IngestJob) -> Any:
     """Create the topic's dead-letter table (always format 2), or return the one that another writer just created."""
     properties = table_properties.dead_letter_properties(job.table.properties)
-    own = {"format_version": 2, "properties": properties, "partition_by": None, "sort_by": None, "shared_by": ""}
+    own = {
+        "format_version": 2,
+        "properties": properties,
+        "partition_by": None,
+        "sort_by": None,
+        "shared_by": "",
+        "history": names.COPY,
+    }
     target = job.table.model_copy(update=own)
     return tables.create(
         target,

@@ -43,6 +43,11 @@ def _no_more(properties: Mapping[str, str], fields: Fields) -> Mapping[str, str]
     return {}
 
 
+def _marks(claimant: Claimant, target: TableTarget) -> dict[str, str]:
+    layout = table_properties.layout_set_by(target)
+    return table_properties.marks(claimant, target.properties, layout, target.history)
+
+
 def schema_json(columns: Sequence[Column]) -> str:
     """Return Iceberg's schema JSON of ``columns``, with field ids level by level (Iceberg spec, appendix C)."""
     ids = itertools.count(1)
@@ -284,7 +289,7 @@ class Tables:
                 "format-version": str(target.format_version),
                 **table_properties.created_with(columns, self._catalogs.has_own_references(target.catalog)),
                 **target.properties,
-                **table_properties.marks(claimant, target.properties, table_properties.layout_set_by(target)),
+                **_marks(claimant, target),
                 other_clients.SCHEMA_ID: "0",
             }
             for key, value in properties.items():
@@ -449,7 +454,7 @@ class Tables:
         self._lay_out(table, target.model_copy(update=kept), {} if kept else set_by_us)
         ours = {
             **target.properties,
-            **table_properties.marks(claimant, target.properties, table_properties.layout_set_by(target)),
+            **_marks(claimant, target),
         }
         if "Propose" in (policy.partition, policy.sort) and not claimant.shared:
             ours[table_properties.APPLIED] = applied

@@ -13,7 +13,7 @@ import struct
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.sorting import SortOrder
 
 from firn.trust import STORE_CA_FILE
-from firn_spark.worker import arrow_types
+from firn_spark.worker import arrow_types, row_groups
 from firn_spark.worker.partitioning import Part, Partitioner
 from firn_spark.worker.table_types import annotations
 from firn_spark.worker.table_types.filling import Filling
@@ -130,7 +130,9 @@ class DataFileWriter:
         self._spec = PartitionSpec.model_validate_json(table.partition_spec)
         self._order = SortOrder.model_validate_json(table.sort_order)
         self._partitioner = Partitioner(self._schema, self._spec, self._order)
-        self._parquet = ParquetSettings.from_properties(table.properties)
+        parquet = ParquetSettings.from_properties(table.properties)
+        # Rows in an order of the table keep it.
+        self._parquet = replace(parquet, by_partition=parquet.by_partition and not self._order.fields)
         self._metrics = Metrics(self._schema, table.properties)
         self._locations = Locations(table)
         self._io = TableFileIO(arrow_io_properties(table.io))
@@ -255,7 +257,9 @@ class _OpenFile:
 
     def add(self, rows: pa.Table, size: int) -> None:
         """Write rows of ``size`` bytes as one or more row groups. Raises OSError."""
-        self._writer.write_table(rows, row_group_size=self._parquet.row_group_rows(rows.num_rows, size))
+        most = self._parquet.row_group_rows(rows.num_rows, size)
+        for part in row_groups.by_partition(rows) if self._parquet.by_partition else [rows]:
+            self._writer.write_table(part, row_group_size=most)
         self.bytes += size
         self.nans.update(nans(rows))
 
@@ -338,6 +342,8 @@ class ParquetSettings:
     row_group_bytes: int
     dictionary_bytes: int
     """Largest size of a dictionary. pyarrow writes later values in plain form."""
+    by_partition: bool
+    """True if each row group has the rows of one Kafka partition."""
     delta: bool
     """True to store integers and times that hardly repeat as differences."""
 
@@ -374,6 +380,7 @@ class ParquetSettings:
             file_bytes=number("write.target-file-size-bytes", 512 * _MEBIBYTE),
             row_group_bytes=number("write.parquet.row-group-size-bytes", 128 * _MEBIBYTE),
             dictionary_bytes=number("write.parquet.dict-size-bytes", 2 * _MEBIBYTE),
+            by_partition=row_groups.are_by_partition(properties),
             delta=properties.get(DELTA, "false").lower() == "true",
         )
 

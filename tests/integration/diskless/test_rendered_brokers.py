@@ -25,7 +25,7 @@ from firn_controllers.fleet.diskless import stateful_set
 from firn_controllers.fleet.diskless.layout import CONFIG_PATH, DisklessFleet
 from firn_controllers.ingestion_group.settings import group_settings
 from firn_operator.adapters.kafka.topics import Brokers, KafkaTopics
-from firn_spark.kafka.direct_reads import DirectReader
+from firn_spark.kafka.diskless.direct_reads import DirectReader
 from firn_spark.worker.fetching.objects import Objects
 from firn_spark.worker.fetching.slices import Slice
 from tests import gen

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from firn.kafka_clients import kafka_id
 from firn.model.errors import NotReadyError
 from firn.model.jobs import DirectReads, GroupSettings, KafkaConnection
-from firn_spark.kafka.direct_reads import DirectReader
+from firn_spark.kafka.diskless.direct_reads import DirectReader
 from firn_spark.worker.fetching import source
 from firn_spark.worker.fetching.access import access
 from firn_spark.worker.fetching.objects import Objects

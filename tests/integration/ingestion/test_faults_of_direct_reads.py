@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from firn.model.jobs import GroupSettings
-from firn_spark.kafka.direct_reads import DirectReader
+from firn_spark.kafka.diskless.direct_reads import DirectReader
 from firn_spark.worker.fetching.slices import ObjectRange, Slice
 from tests.integration.ingestion.test_direct_reads import Diskless, running, world_of
 from tests.integration.ingestion.test_exactly_once import (

@@ -12,18 +12,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from firn.driver_requests.landed_offsets import (
-    LANDED_PATH,
     UNINDEXED_PATH,
-    DataFile,
     FirstOffsets,
-    Landed,
-    LandedAnswer,
-    LandedRange,
-    RecordFields,
-    Refusal,
     Unindexed,
 )
 from firn.model.jobs import GroupSettings, IngestJob, RecordSchema, SchemaFormat
+from firn.model.progress import HistoryProgress
 from tests.integration.ingestion.test_direct_reads import CODECS, Diskless, produce, running, world_of
 from tests.integration.ingestion.world import World, exactly, places
 from tests.servers.firn_broker import fleet_settings
@@ -80,28 +74,6 @@ def _record(message: Message) -> tuple[Any, ...]:
     return message.partition(), message.offset(), message.timestamp(), message.key(), message.value(), headers
 
 
-def landed(world: World, job: IngestJob) -> Landed:
-    """Name all offsets and data files of the table, as a driver will."""
-    table = world.table(job)
-    tasks, files = table.newScan().planFiles(), list[DataFile]()
-    found = tasks.iterator()
-    while found.hasNext():
-        file = found.next().file()
-        files.append(DataFile(str(file.location()), int(file.fileSizeInBytes())))
-    tasks.close()
-    schema = table.schema()
-    kafka = ("partition", "offset", "timestamp_ms", "key")
-    ids = [int(schema.findField(f"_kafka.{name}").fieldId()) for name in kafka]
-    ids += [int(schema.findField(name).fieldId()) for name in ("value", "_kafka.headers")]
-    ranges = [LandedRange(partition, 0, end - 1) for partition, end in world.landed(job).items()]
-    return Landed(
-        topic=UUID(bytes=base64.urlsafe_b64decode(f"{world.topic_id(job.topic)}==")),
-        ranges=tuple(ranges),
-        files=tuple(files),
-        fields=RecordFields(*ids),
-    )
-
-
 def ask(diskless: Diskless, path: str, body: str) -> Any:
     token = Path(diskless.direct.token_path).read_text().strip()
     answer = httpx.post(f"{diskless.direct.address}{path}", content=body, headers={"Authorization": f"Bearer {token}"})
@@ -116,10 +88,6 @@ def unindexed(diskless: Diskless, topic: UUID) -> dict[int, int]:
     return dict(found)
 
 
-def name_files(diskless: Diskless, named: Landed) -> Refusal | None:
-    return LandedAnswer.model_validate_json(ask(diskless, LANDED_PATH, named.model_dump_json())).refusal
-
-
 def stories(log: Path) -> Sequence[dict[str, Any]]:
     """Return what the broker has logged about indexings."""
     lines = [line for line in log.read_text().splitlines() if '"indexed offsets of a topic"' in line]
@@ -128,21 +96,25 @@ def stories(log: Path) -> Sequence[dict[str, Any]]:
 
 def test_clients_read_the_same_records_after_they_moved_to_the_table(diskless: Diskless, served: World) -> None:
     topic = served.topic("flights", PARTITIONS, firn_history="Single")
-    job = served.job(topic, record_schema=RecordSchema(format=SchemaFormat.RAW))
+    job = served.job(topic, record_schema=RecordSchema(format=SchemaFormat.RAW), table={"history": "Single"})
     served.apply(job)
     served.start()
     produce(diskless, [topic])
     rows = served.await_rows(job, RECORDS)
     assert places(rows) == exactly({number: served.end(topic, number) for number in range(PARTITIONS)})
-    before, named = read(served, topic), landed(served, job)
-    assert set(unindexed(diskless, named.topic)) == set(range(PARTITIONS))
+    id = UUID(bytes=base64.urlsafe_b64decode(f"{served.topic_id(topic)}=="))
+    assert set(unindexed(diskless, id)) == set(range(PARTITIONS)), "the driver names files once in an hour"
+    before = read(served, topic)
 
-    assert name_files(diskless, named) is None
-    await_true("all offsets are indexed", lambda: not unindexed(diskless, named.topic))
+    served.stop()
+    served.start(history_ms=300)
+    await_true("all offsets are indexed", lambda: not unindexed(diskless, id))
     await_true("an indexing was logged", lambda: bool(stories(diskless.broker.log)))
-    (story,) = stories(diskless.broker.log)
-    assert (story["problems"], story["refused"], story["kept"]) == ({}, 0, 0)
+    for story in stories(diskless.broker.log):
+        assert (story["problems"], story["refused"], story["kept"]) == ({}, 0, 0)
     await_true("only history objects are left", lambda: {path.suffix for path in diskless.objects()} == {".history"})
+    await_true("the driver reports it", lambda: reported(served, job) == HistoryProgress())
+    assert set(dict(served.table(job).refs())) == {"main", "firn-log"}
 
     # Nothing is in the memory of a broker that has just started.
     diskless.broker.kill()
@@ -150,6 +122,25 @@ def test_clients_read_the_same_records_after_they_moved_to_the_table(diskless: D
     assert read(served, topic) == before
     produce(diskless, [topic], seed=2)
     served.await_rows(job, 2 * RECORDS)
+    await_true("all offsets are indexed", lambda: not unindexed(diskless, id))
     after = read(served, topic)
     assert len(after) == 2 * RECORDS
     assert set(before) < set(after)
+
+
+def reported(world: World, job: IngestJob) -> HistoryProgress | None:
+    progress = world.progress(job)
+    return progress.history if progress is not None else None
+
+
+def test_a_driver_reports_why_it_cannot_name_files(diskless: Diskless, served: World) -> None:
+    topic = served.topic("flights", PARTITIONS)
+    job = served.job(topic, record_schema=RecordSchema(format=SchemaFormat.RAW), table={"history": "Single"})
+    served.apply(job)
+    served.start(history_ms=300)
+    produce(diskless, [topic])
+    served.await_rows(job, RECORDS)
+    wanted = f"topic {topic}: the topic does not have the config firn.history=Single yet"
+    await_true(
+        "the driver reports it", lambda: (found := reported(served, job)) is not None and found.problem == wanted
+    )

@@ -30,7 +30,7 @@ from firn_broker.network.server import Server
 from firn_broker.network.tls import TlsContext
 from firn_broker.settings import AuthorizationSettings, ConnectionSettings, OauthSettings, TlsSettings
 from firn_broker.topics.topic_metadata import TopicMetadata
-from firn_spark.kafka.direct_reads import DirectReader
+from firn_spark.kafka.diskless.direct_reads import DirectReader
 from firn_spark.worker.fetching.slices import Slice
 from tests.authority import Authority
 from tests.fakes.clock import FakeClock

@@ -12,7 +12,7 @@ import pytest
 from firn.model.jobs import DirectReads, KafkaConnection
 from firn_spark.ingestion.rounds.landing_job import LandingJobs, TopicResult
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.kafka.direct_reads import DirectReader
+from firn_spark.kafka.diskless.direct_reads import DirectReader
 from firn_spark.worker.fetching.slices import Slice
 from tests.unit.fetching.broker import Broker, WantedPartition, records
 from tests.unit.fetching.bucket import Stored

@@ -16,8 +16,8 @@ from firn.model.jobs import DirectReads
 from firn_broker.internal.gates import SharedToken
 from firn_broker.internal.listener import InternalListener
 from firn_broker.log.writer import Append
-from firn_spark.kafka import direct_reads
-from firn_spark.kafka.direct_reads import DirectReader
+from firn_spark.kafka.diskless import direct_reads
+from firn_spark.kafka.diskless.direct_reads import DirectReader
 from firn_spark.worker.fetching.slices import ObjectRange, Slice
 from tests.servers.process import free_port
 from tests.unit.broker.batches import batch

@@ -180,7 +180,10 @@ class Agreement:
 
     def _marks(self) -> dict[str, str]:
         return table_properties.marks(
-            self._claimant, self._layout.properties, table_properties.layout_set_by(self._target)
+            self._claimant,
+            self._layout.properties,
+            table_properties.layout_set_by(self._target),
+            self._target.history,
         )
 
     def _agree(self, table: Table) -> TableState:

@@ -13,7 +13,7 @@ from firn_spark.credentials import read_salts
 from firn_spark.ingestion.rounds.planning import Plan, slices
 from firn_spark.kafka.admin import Kafka
 from firn_spark.kafka.clients import spark_options
-from firn_spark.kafka.direct_reads import DirectReader
+from firn_spark.kafka.diskless.direct_reads import DirectReader
 from firn_spark.kafka.spark_reader import spark_records
 from firn_spark.kafka.tasks import land_records, land_slices
 from firn_spark.tables import dead_letters

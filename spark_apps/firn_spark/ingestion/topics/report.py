@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import FencedError, FirnError
 from firn.model.progress import TopicProgress
@@ -48,7 +49,7 @@ def _idle_values(topic: Topic, now: float) -> tuple[object, ...] | None:
     if topic.fenced or log.error is not None or attempts.next_at > now or topic.lag_records:
         return None
     return (
-        topic.publishing.report, topic.job, log.live, bool(log.ends), reading.topic, topic.backfilling, topic.prepared,
+        topic.publishing.report, topic.history.report, topic.job, log.live, bool(log.ends), reading.topic, topic.backfilling, topic.prepared,
         topic.halted, attempts.failures, attempts.error, topic.letters.landed is None,
         table.uuid, table.location, table.error, table.landed, table.losses, table.proposed,
         totals.last_commit, totals.rows, totals.dead, totals.skipped, totals.filtered, totals.failed_rules, topic.recent, topic.recent.changes,
@@ -91,6 +92,7 @@ def progress_of(topic: Topic, now: float, wall: float) -> TopicProgress:
         losses=table.losses,
         proposed=table.proposed,
         publish=topic.publishing.report if topic.job.publish is not None else None,
+        history=topic.history.report if topic.job.table.history == names.SINGLE else None,
         failed_rules={rule.name: totals.failed_rules.get(rule.name, 0) for rule in topic.job.quality_rules},
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 from firn.model.errors import FencedError, FirnError, NotReadyError
 from firn.model.jobs import Epoch, RecordSchema, Rename, WriterSchema
 from firn.model.progress import (
+    HistoryProgress,
     LeaderEpochs,
     Look,
     Losses,
@@ -514,6 +515,19 @@ class Publishing:
             state = "Waiting" if self.report.state == "Published" else self.report.state
             self.report = self.report.model_copy(update={"rows": self.report.rows + rows, "state": state})
         self.next_at = min(self.next_at, now + every_ms / 1000)
+
+
+@dataclass(slots=True)
+class History:
+    """The data files that brokers know, for a topic whose log keeps no copy of what its table has."""
+
+    next_at: float = 0.0
+    """When to name files again (monotonic seconds)."""
+    named: Offsets = field(default_factory=dict)
+    """Partition -> end of the offsets that were named. Replaced, not changed."""
+    named_at: float = 0.0
+    """When offsets were first named, or named again (monotonic seconds)."""
+    report: HistoryProgress | None = None
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from firn_spark.ingestion.topics.state import (
     Attempts,
     DeadLetters,
     Fence,
+    History,
     Log,
     Publishing,
     Reading,
@@ -44,6 +45,7 @@ class Topic:
     attempts: Attempts = field(default_factory=Attempts)
     totals: Totals = field(default_factory=Totals)
     publishing: Publishing = field(default_factory=Publishing)
+    history: History = field(default_factory=History)
     recent: Recent = field(default_factory=Recent)
     route_schemas: RouteSchemas = field(default_factory=RouteSchemas)
     """The schemas by which routes read the names of messages. After the first preparation, the contracts of a Kafka topic share them."""

@@ -13,6 +13,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
+from firn_spark.worker import row_groups
 from firn_spark.worker.data_files import (
     Locations,
     Metrics,
@@ -121,7 +122,9 @@ class _Merger:
             path = self._locations.new_path(self._plan.partition_path, self._parquet.suffix)
             self._written.append(path)
             self._file = _NewFile(path, self._io, rows, self._schema, self._parquet)
-        self._file.write(self._decoded(rows))
+        rows = self._decoded(rows)
+        for part in row_groups.by_partition(rows) if self._parquet.by_partition else [rows]:
+            self._file.write(part)
 
     def _finish(self) -> str:
         """Close the file and return its descriptor."""

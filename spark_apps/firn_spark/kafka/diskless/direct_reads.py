@@ -5,13 +5,11 @@ import dataclasses
 import http.client
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
-from urllib.parse import urlsplit
 from uuid import UUID
 
 import structlog
 from pydantic import ValidationError
 
-from firn import trust
 from firn.driver_requests.batch_ranges import (
     IN_TABLE,
     MAX_ANSWER_BYTES,
@@ -21,16 +19,15 @@ from firn.driver_requests.batch_ranges import (
     Question,
     WantedRange,
 )
-from firn.model.errors import FirnError, UnavailableError
+from firn.model.errors import FirnError
 from firn.model.jobs import DirectReads
-from firn_spark.credentials import read_secret, without_secrets
+from firn_spark.credentials import without_secrets
+from firn_spark.kafka.diskless.listener import InternalListener
 from firn_spark.worker.fetching.access import Bucket, bucket
 from firn_spark.worker.fetching.slices import ObjectRange, Slice
 
 log = structlog.get_logger()
 
-ANSWER_SECONDS = 5.0
-"""Longest wait for a part of an answer."""
 PAUSE_SECONDS = 30.0
 """Seconds between a request without an answer and the next request, and between two warnings."""
 ROUND_RANGES = 200_000
@@ -45,6 +42,7 @@ class DirectReader:
     def __init__(self, profile: str, reads: DirectReads) -> None:
         self._profile = profile
         self._reads = reads
+        self._listener = InternalListener(reads)
         self._resting_until = 0.0
         self._warned_at = -PAUSE_SECONDS
 
@@ -91,7 +89,7 @@ class DirectReader:
             start, end = bounds.get((part.topic, part.partition), (part.start, part.end))
             bounds[part.topic, part.partition] = min(start, part.start), max(end, part.end)
         found: dict[Place, list[ObjectRange]] = {place: [] for place in bounds}
-        ids = {topic: _uuid(id) for topic, id in topic_ids.items()}
+        ids = {topic: uuid_of(id) for topic, id in topic_ids.items()}
         rebuilt = set[Place]()
         pending, left = list(bounds), ROUND_RANGES
         while pending and left > 0:
@@ -100,7 +98,7 @@ class DirectReader:
                 WantedRange(ids[place[0]], place[1], _next(found[place], *bounds[place]), bounds[place][1])
                 for place in some
             ]
-            answer = self._ask(Question(partitions=tuple(wanted)))
+            answer = self._listener.ask(PATH, Question(partitions=tuple(wanted)), Answer, MAX_ANSWER_BYTES)
             for number, (place, want) in enumerate(zip(some, wanted, strict=True)):
                 ranges = list(_from(answer, number))
                 found[place] += ranges
@@ -112,43 +110,8 @@ class DirectReader:
                     pending.append(place)
         return found, rebuilt
 
-    def _ask(self, question: Question) -> Answer:
-        """Send a question to any broker. Raises UnavailableError, OSError, HTTPException and ValidationError."""
-        address = urlsplit(self._reads.address)
-        headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
-        connection = self._connection(address.hostname or "", address.port)
-        try:
-            connection.request("POST", PATH, question.model_dump_json().encode(), headers)
-            response = connection.getresponse()
-            body = response.read(MAX_ANSWER_BYTES + 1)
-        finally:
-            connection.close()
-        if response.status != http.client.OK:
-            raise UnavailableError(f"status {response.status}: {body[:200].decode(errors='replace').strip()}")
-        if len(body) > MAX_ANSWER_BYTES:
-            raise UnavailableError(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
-        return Answer.model_validate_json(body)
 
-    def _connection(self, host: str, port: int | None) -> http.client.HTTPConnection:
-        """Return a connection that is not open yet. Raises OSError for an unreadable CA."""
-        present, previous = self._reads.listener_ca_path, self._reads.previous_listener_ca_path
-        if present is None:
-            return http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
-        # The files are read for each request, because the kubelet replaces them when a CA changes.
-        context = trust.client_context([path for path in (present, previous) if path is not None])
-        return http.client.HTTPSConnection(host, port, timeout=ANSWER_SECONDS, context=context)
-
-    def _token(self) -> str:
-        """Return the token. The HTTP client would name a wrong one in its error. Raises UnavailableError."""
-        token = read_secret(self._reads.token_path).strip()
-        if not (token.isascii() and token.isprintable()):
-            raise UnavailableError(
-                f"secret file {self._reads.token_path}: a token is one line of printable ASCII; correct the Secret"
-            )
-        return token
-
-
-def _uuid(topic_id: str) -> UUID:
+def uuid_of(topic_id: str) -> UUID:
     """Return the id that Kafka writes in URL-safe base64."""
     return UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
 

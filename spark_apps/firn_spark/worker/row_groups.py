@@ -1,0 +1,47 @@
+"""Row groups by Kafka partition, for tables from which brokers rebuild the log (`firn.model.names.HISTORY`).
+
+A broker reads the records of one partition, and decodes whole row groups. So rows of other partitions in the same row group cost time."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from firn.model.names import HISTORY, SINGLE
+from firn.tables import rows as columns
+
+LEAST_BYTES = 1 << 20
+"""Bytes of a row group, in memory. Partitions with fewer share a row group, because each row group has costs of its own."""
+_PARTITION = columns.METADATA[0][0]
+
+
+def are_by_partition(properties: Mapping[str, str]) -> bool:
+    """Return whether the row groups of a table with these properties have the rows of one Kafka partition each."""
+    return properties.get(HISTORY) == SINGLE
+
+
+def by_partition(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows in parts for row groups. The rows of a partition keep their order. All rows have Kafka's columns."""
+    partitions = _partitions(rows)
+    if (partitions[1:] < partitions[:-1]).any():
+        order = np.argsort(partitions, kind="stable")
+        rows, partitions = rows.take(pa.array(order)), partitions[order]
+    edges = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(partitions)]
+    least, first = max(1, LEAST_BYTES * len(partitions) // max(1, rows.nbytes)), 0
+    for end in edges[1:]:
+        # The last part may be small, and joins the one before.
+        if end - first >= least and (end == edges[-1] or edges[-1] - end >= least):
+            yield rows.slice(first, end - first)
+            first = end
+    if first < edges[-1]:
+        yield rows.slice(first)
+
+
+def _partitions(rows: pa.Table) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
+    if columns.METADATA_COLUMN in rows.column_names:
+        struct = rows[columns.METADATA_COLUMN]
+        found = pc.call_function("struct_field", [struct], pc.StructFieldOptions([_PARTITION]))
+    else:
+        found = rows[f"{columns.METADATA_COLUMN}_{_PARTITION}"]
+    return found.fill_null(-1).to_numpy()
