@@ -33,6 +33,9 @@ ended well. TopicSets: each matched topic has its IcebergTopic. TopicUsers: the 
     PUBLISHED = "Published"
     """Main of the table has the rows that landed on the branch of `spec.quality.publish`, at the latest one interval later. Present only \
 with this field. This condition does not affect Ready."""
+    SINGLE_COPY = "SingleCopy"
+    """The log keeps no copy of records that the table gives back. Present only with `spec.storage.history: Single`. \
+This condition does not affect Ready."""
     SCHEMA_COMPATIBLE = "SchemaCompatible"
     """The table has the columns of the schema. Present only with `spec.schema.registry`, `spec.schema.evolution` or \
 `spec.schema.renames`, or after another client has dropped columns."""
@@ -229,6 +232,10 @@ Roll main back to a snapshot of the branch, and make the change on the branch.""
     BRANCH_REFUSED = "BranchRefused"
     """Published, IngestionReady: The catalog refuses the branch of `spec.quality.publish`, or another writer made a branch of this name. \
 Name another branch, or remove `publish`."""
+    HISTORY_IN_TABLE = "HistoryInTable"
+    """SingleCopy: The brokers compare the log with the table from time to time, and delete batches that the table gives back."""
+    HISTORY_IN_LOG = "HistoryInLog"
+    """SingleCopy: The driver could not name data files of the table to the brokers, so the log keeps its records. Follow the message."""
     RESOLVED = "Resolved"
     """PoliciesResolved: The policies in the message govern the topic."""
     NO_POLICY = "NoPolicy"

@@ -993,6 +993,15 @@ class KafkaProfile(Profile):
         return self.security.model_copy(update={key: getattr(credential, key) for key in keys})
 
 
+class TableHistory(Settings):
+    """Topics may keep their history only in their tables: brokers rebuild records of the log from data files."""
+
+    stores: Annotated[list[ObjectStore], Field(min_length=1)]
+    """Where the data files of tables are. The brokers read below the URLs of these stores, and need no right to write there."""
+    workers: Annotated[int, Field(ge=1, le=64)] = 1
+    """Processes of each broker that rebuild records. Each needs up to 512 MiB of memory."""
+
+
 class DisklessProfile(Profile):
     """Brokers without volumes: a bucket has the records, and a database has offsets, topics and groups."""
 
@@ -1019,10 +1028,20 @@ class DisklessProfile(Profile):
     otherwise their producers wait until their requests time out."""
     direct_reads: DirectReads | None = None
     """Set it, for example to ``{}``, if ingestion reads the bucket itself. Without it, ingestion fetches records from the brokers."""
+    history: TableHistory | None = None
+    """Set it so that topics may have `storage.history: Single`. It needs `directReads`, at whose listener drivers name data files."""
     access: Access | None = None
     """A listener with TLS and authentication, and ACLs. Without it, every client that reaches the brokers may do everything."""
     users: ProfileUsers | None = None
     """TopicUsers of the brokers. They need ``access``. Unset: the profile has none."""
+
+    @model_validator(mode="after")
+    def _drivers_name_files(self) -> Self:
+        if self.history is not None and self.direct_reads is None:
+            raise ValueError(
+                "history needs directReads, because drivers name data files at its listener; set directReads: {}, or remove history"
+            )
+        return self
 
     @model_validator(mode="after")
     def _users_authenticate(self) -> Self:
@@ -1061,13 +1080,19 @@ class DisklessProfile(Profile):
     def authorities(self) -> list[Authority]:
         """Return the CA certificates that only its brokers need."""
         clients = None if self.access is None else self.access.client_ca
-        servers = [tls.ca for tls in (self.coordinator.tls, self.object_store.tls) if tls is not None]
+        tables = (store.tls for store in self._table_stores)
+        servers = [tls.ca for tls in (self.coordinator.tls, self.object_store.tls, *tables) if tls is not None]
         return servers if clients is None else [*servers, clients]
 
     def secret_names(self) -> list[str]:
         """Return the names of the Secrets that only its brokers need, sorted, without that of their certificate."""
-        references = [*self.object_store.secret_properties.values(), *self.coordinator.references()]
-        return sorted({reference.secret for reference in references})
+        stores = (self.object_store, *self._table_stores)
+        references = [reference for store in stores for reference in store.secret_properties.values()]
+        return sorted({reference.secret for reference in [*references, *self.coordinator.references()]})
+
+    @property
+    def _table_stores(self) -> Sequence[ObjectStore]:
+        return () if self.history is None else self.history.stores
 
     def token(self, name: str) -> SecretKey | None:
         """Return the Secret key with the token of the internal listener of profile ``name``.

@@ -58,6 +58,7 @@
 {{- define "firn.brokerPorts" -}}
 {{- $texts := concat (list .profile.coordinator.uri) (include "firn.storeTexts" .profile.objectStore | fromJson).texts -}}
 {{- $texts = concat $texts (values (.profile.environment | default dict)) -}}
+{{- range $store := (.profile.history | default dict).stores }}{{ $texts = concat $texts (include "firn.storeTexts" $store | fromJson).texts }}{{ end -}}
 {{- range $name := .profile.registries }}{{ $texts = append $texts (get $.root.Values.registries $name).url }}{{ end -}}
 {{ include "firn.urlPorts" (dict "root" .root "texts" $texts) }}
 {{- end }}

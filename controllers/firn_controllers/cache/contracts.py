@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from firn.model import names
 from firn.model.jobs import IngestJob
 from firn_controllers.ports import AclRule
 
@@ -111,9 +112,12 @@ def needs_of(job: IngestJob) -> frozenset[Need]:
 def rules_of(job: IngestJob) -> frozenset[AclRule]:
     """Return the rights that the driver of a job contract needs. Read includes Describe.
 
-    A topic that continues a table of Kafka Connect needs the connector's control topic and consumer group, too.
+    Alter is the right to name data files that take the place of the log. A topic that continues a table of Kafka Connect needs the
+    connector's control topic and consumer group, too.
     """
     rules = {AclRule("Topic", job.topic, "Literal", "Read")}
+    if job.table.history == names.SINGLE:
+        rules.add(AclRule("Topic", job.topic, "Literal", "Alter"))
     sink = job.adopt.connect if job.adopt is not None else None
     if sink is not None:
         rules |= {
@@ -123,6 +127,7 @@ def rules_of(job: IngestJob) -> frozenset[AclRule]:
     return frozenset(rules)
 
 
-def is_of_contract(rule: AclRule) -> bool:
-    """Return whether the rule has the form of those for job contracts."""
-    return rule.pattern == "Literal" and (rule.resource, rule.operation) in {("Topic", "Read"), ("Group", "Describe")}
+def is_of_contract(rule: AclRule, *, names_files: bool = False) -> bool:
+    """Return whether the rule has the form of those for job contracts. ``names_files``: the brokers rebuild logs from data files."""
+    forms = {("Topic", "Read"), ("Group", "Describe"), *([("Topic", "Alter")] if names_files else [])}
+    return rule.pattern == "Literal" and (rule.resource, rule.operation) in forms

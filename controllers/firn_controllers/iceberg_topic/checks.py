@@ -320,6 +320,40 @@ def shared_table_agrees(observed: ObservedTopic) -> Failure | None:
     )
 
 
+def history_possible(observed: ObservedTopic) -> Failure | None:
+    """Check that brokers can rebuild the records of the topic from its table, if only the table has them."""
+    resource, name = observed.resource, observed.entry.profile
+    if resource.history != names.SINGLE:
+        return None
+    profile = observed.config.profiles[name]
+    if not isinstance(profile, DisklessProfile) or profile.history is None:
+        step = f"set profiles.{name}.history in the operator's configuration"
+        if not isinstance(profile, DisklessProfile):
+            step = "create this IcebergTopic again with a profile of kind Diskless"
+        return Failure(
+            Reason.INVALID_SPEC,
+            f"spec.storage.history: the brokers of profile {name} do not read tables; set Copy, or {step}",
+        )
+    schema, table = observed.schema, resource.spec.table
+    if isinstance(schema, RecordSchema) and schema.format is not SchemaFormat.RAW:
+        return Failure(
+            Reason.INVALID_SPEC,
+            f"spec.storage.history: brokers rebuild raw values only, and spec.schema has format {schema.format}; set Copy",
+        )
+    reasons = {
+        "a table of several topics": table.shared,
+        "a topic with routes": resource.spec.routes is not None or resource.spec.route is not None,
+        "a sorted table": bool(table.sort_by),
+        "a compacted topic": "compact" in resource.spec.config.get("cleanup.policy", ""),
+    }
+    for what, applies in reasons.items():
+        if applies:
+            return Failure(
+                Reason.INVALID_SPEC, f"spec.storage.history: brokers cannot rebuild the records of {what}; set Copy"
+            )
+    return None
+
+
 def config_keys_valid(observed: ObservedTopic) -> Failure | None:
     """Check that topic configs have valid names and values."""
     for key, value in observed.resource.spec.config.items():
@@ -547,6 +581,7 @@ CHECKS: tuple[Check, ...] = (
     table_is_ours,
     shared_table_possible,
     shared_table_agrees,
+    history_possible,
     config_keys_valid,
     tenancy.topic_configs_allowed,
     tenancy.table_properties_allowed,
@@ -572,6 +607,7 @@ OF_CONFIGURATION: frozenset[Check] = frozenset(
         registry_exists,
         salts_exist,
         gate_served,
+        history_possible,
         namespace_allowed,
         tenancy.topic_name_allowed,
         tenancy.table_namespace_allowed,

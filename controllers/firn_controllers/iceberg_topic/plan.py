@@ -13,7 +13,6 @@ from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.jobs import RESUME, IngestJob, RecordSchema, TableTarget
 from firn_controllers import children
-from firn_controllers.iceberg_topic.completeness import retention_bytes, retention_ms
 from firn_controllers.iceberg_topic.observed import (
     OWNED_CONFIG,
     POLICY_CONFIG,
@@ -24,6 +23,7 @@ from firn_controllers.iceberg_topic.observed import (
     LiveJob,
     ObservedTopic,
 )
+from firn_controllers.iceberg_topic.reports.completeness import retention_bytes, retention_ms
 from firn_controllers.iceberg_topic.routes import awaits_route, contract_route
 from firn_controllers.ingestion_group.settings import catalog_connection
 from firn_controllers.policies.snapshot_age import keep_snapshots_ms

@@ -24,12 +24,12 @@ from firn_controllers.conditions.announcements import Announcement
 from firn_controllers.conditions.pods import FAST_FAILURES
 from firn_controllers.conditions.render import Verdict, paused_over, rendered, timestamp
 from firn_controllers.conditions.stable_text import steady
-from firn_controllers.iceberg_topic import lag as lags
-from firn_controllers.iceberg_topic import publishing
-from firn_controllers.iceberg_topic.completeness import complete, near_retention, unacknowledged
 from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.iceberg_topic.observed import LiveJob, ObservedTopic
 from firn_controllers.iceberg_topic.plan import refused_decrease
+from firn_controllers.iceberg_topic.reports import history, publishing
+from firn_controllers.iceberg_topic.reports import lag as lags
+from firn_controllers.iceberg_topic.reports.completeness import complete, near_retention, unacknowledged
 from firn_controllers.iceberg_topic.routes import RoutedTable, routes_ready
 from firn_controllers.policies.outcome import (
     audit_section,
@@ -151,6 +151,7 @@ def conditions(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditi
         ConditionType.COMPLETE: complete(observed),
         **_schema_compatible(observed, findings),
         **_published(observed, findings),
+        **_single_copy(observed, findings),
         **governed,
     }
     if stalled is not None:
@@ -264,6 +265,7 @@ def driver_digest(
         None if progress.losses is None else progress.losses.newest,
         progress.proposed,
         publishing.digest(progress.publish),
+        history.digest(progress.history),
         progress.lag_records is None,
         _empty(progress),
         progress.backfilling,
@@ -424,6 +426,15 @@ def _published(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditi
     verdict = publishing.published(observed) if findings.job is not None and not observed.deleting else None
     before = as_before(observed, ConditionType.PUBLISHED)
     return {ConditionType.PUBLISHED: verdict or before or _pending("waiting for the ingestion driver to report")}
+
+
+def _single_copy(observed: ObservedTopic, findings: TopicFindings) -> dict[ConditionType, Verdict]:
+    """Return the condition about the history of the log, if only the table has it."""
+    if observed.resource.history != names.SINGLE:
+        return {}
+    verdict = history.single_copy(observed) if findings.job is not None and not observed.deleting else None
+    before = as_before(observed, ConditionType.SINGLE_COPY)
+    return {ConditionType.SINGLE_COPY: verdict or before or _pending("waiting for the ingestion driver to report")}
 
 
 def _proposal(observed: ObservedTopic, findings: TopicFindings) -> Proposal | None:

@@ -129,6 +129,11 @@ _WORDS: Mapping[str, Words] = {
     "spec.deletionPolicy.table": _delete_table,
     "spec.table.partitionBy": _partitioning,
     "spec.table.sortBy": _order,
+    "spec.storage.history": lambda value, observed: (
+        f"the brokers delete batches of the log that table {table_name(observed)} gives back"
+        if value == names.SINGLE
+        else "the log keeps a copy of later records"
+    ),
     "spec.table.formatVersion": lambda value, observed: (
         f"table {table_name(observed)} gets format version {value}, which cannot be undone; every reader must support it"
     ),

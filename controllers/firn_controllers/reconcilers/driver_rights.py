@@ -1,4 +1,4 @@
-"""The rights of drivers and maintenance runs in Kafka: each of their users may read exactly the topics of its job contracts.
+"""The rights of drivers and maintenance runs in Kafka: each of their users may use exactly the topics of its job contracts.
 
 A driver gets the rights for a contract before the contract, and loses them after it has released the topic.
 """
@@ -133,7 +133,8 @@ class DriverRights:
         access = self._ports.rights
         assert access is not None
         live = (await access.describe_acls(name, [user]))[user]
-        unwanted = frozenset(filter(is_of_contract, live))
+        own = name in self._config.closed_profiles
+        unwanted = frozenset(rule for rule in live if is_of_contract(rule, names_files=own))
         if unwanted:
             await access.change_acls(name, user, frozenset(), unwanted)
             log.info("profile %s: removed the ACLs of %s, the user of a former ingestion group", name, user)
@@ -182,7 +183,7 @@ class DriverRights:
         return rules if profile in self._config.closed_profiles else frozenset(filter(is_of_contract, rules))
 
     def _of_principals(self, profile: str, groups: Mapping[str, frozenset[AclRule]]) -> Rules:
-        """Return the rights of each principal: those of the drivers, and those of maintenance runs, which audit the same topics."""
+        """Return the rights of each principal: those of the drivers, and those of maintenance runs, which read the same topics for audits."""
         found: defaultdict[str, frozenset[AclRule]] = defaultdict(frozenset)
         runs = self._config.driver_user(profile, None)
         assert runs is not None
@@ -190,7 +191,7 @@ class DriverRights:
             driver = self._config.driver_user(profile, group)
             if driver is not None:
                 found[driver] |= rules
-                found[runs] |= frozenset(rule for rule in rules if rule.resource == "Topic")
+                found[runs] |= frozenset(rule for rule in rules if (rule.resource, rule.operation) == ("Topic", "Read"))
         return dict(found)
 
     def _complete(self, profile: str) -> bool:

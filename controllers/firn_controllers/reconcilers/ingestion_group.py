@@ -18,7 +18,8 @@ from firn_controllers.cache.contracts import Need
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.fleet.access import is_secured, sources_of
-from firn_controllers.iceberg_topic import checks, lag, status
+from firn_controllers.iceberg_topic import checks, status
+from firn_controllers.iceberg_topic.reports import lag
 from firn_controllers.ingestion_group import health, needs, service, settings, stateful_set
 from firn_controllers.ingestion_group.health import DriverReport, GroupHealth, ObservedGroup
 from firn_controllers.ingestion_group.layout import group_labels

@@ -874,6 +874,17 @@ class PolicyRef(ApiModel):
     )
 
 
+class StorageSpec(ApiModel):
+    """Storage of the records of a topic with diskless brokers."""
+
+    history: Literal["Copy", "Single"] = Field(
+        default="Copy",
+        description="Copy: log and table both have each record. Single: the brokers delete batches of the log that the table gives back byte"
+        " for byte, and rebuild them for consumers. It needs a raw schema, and history in the profile of the operator's"
+        " configuration. It may change.",
+    )
+
+
 class IcebergTopicSpec(ApiModel):
     """Desired state."""
 
@@ -941,6 +952,9 @@ class IcebergTopicSpec(ApiModel):
     )
     table: TableSpec = Field(default=TableSpec(), description="The Iceberg table.")
     ingestion: IngestionSpec = Field(default=IngestionSpec(), description="Ingestion of records into the table.")
+    storage: StorageSpec | None = Field(
+        default=None, description="Storage of the records in log and table. Default: both have them."
+    )
     routes: RoutesSpec | None = Field(
         default=None,
         description="Further tables for the records of the topic. Each record goes to one of them, or to the topic's own table.",
@@ -1333,15 +1347,16 @@ class IcebergTopic(ApiModel):
 
     @property
     def topic_configs(self) -> dict[str, str]:
-        """Return the topic configs of the spec, with those that its gate needs."""
+        """Return the topic configs of the spec, with those that its gate and its history need."""
         return self.topic_configs_of("")
 
     def topic_configs_of(self, message: str) -> dict[str, str]:
         """Return `topic_configs`. Brokers check the Protobuf ``message`` if the spec names none; without it, the first of a text."""
         schema = self.spec.record_schema
+        single = {names.HISTORY: names.SINGLE} if self.history == names.SINGLE else {}
         if schema is None or schema.gate == "None":
-            return self.spec.config
-        configs = {**self.spec.config, names.SCHEMA_GATE: schema.gate}
+            return {**self.spec.config, **single}
+        configs = {**self.spec.config, **single, names.SCHEMA_GATE: schema.gate}
         if schema.registry is not None:
             configs[names.SCHEMA_REGISTRY] = schema.registry.name
             configs[names.SCHEMA_SUBJECT] = schema.registry.named(self.topic_name, "value", schema.message or "").name
@@ -1359,6 +1374,11 @@ class IcebergTopic(ApiModel):
             return checks.packed(self._decoded_schema().model_copy(update={"found_message": message}))
         except InvalidSpecError:
             return ""
+
+    @property
+    def history(self) -> Literal["Copy", "Single"]:
+        """Return whether the log keeps a copy of the records that the table has."""
+        return self.spec.storage.history if self.spec.storage is not None else "Copy"
 
     @property
     def freshness_ms(self) -> int:
@@ -1565,6 +1585,7 @@ class IcebergTopic(ApiModel):
             format_version=table.format_version,
             properties=table.properties,
             shared_by=self.metadata.name if table.shared else "",
+            history=self.history,
         )
 
 

@@ -32,7 +32,7 @@ from firn_controllers.cache.topic_sets import SetEntry
 from firn_controllers.cache.topic_users import UserEntry
 from firn_controllers.cache.topics import Name, TopicEntry
 from firn_controllers.fleet.health import FleetHealth
-from firn_controllers.iceberg_topic.completeness import retention_bytes, retention_ms
+from firn_controllers.iceberg_topic.reports.completeness import retention_bytes, retention_ms
 from firn_controllers.ingestion_group import health as group_health
 from firn_controllers.policies.audits import open_finding
 from firn_controllers.queue import Key, ReconcileVerdict

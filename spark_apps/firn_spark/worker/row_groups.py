@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from firn.model.names import HISTORY, SINGLE
 from firn.tables import rows as columns
+from firn_spark.worker.fetched import Numbers
 
 LEAST_BYTES = 1 << 20
 """Bytes of a row group, in memory. Partitions with fewer share a row group, because each row group has costs of its own."""
@@ -38,10 +39,11 @@ def by_partition(rows: pa.Table) -> Iterator[pa.Table]:
         yield rows.slice(first)
 
 
-def _partitions(rows: pa.Table) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
+def _partitions(rows: pa.Table) -> Numbers:
     if columns.METADATA_COLUMN in rows.column_names:
         struct = rows[columns.METADATA_COLUMN]
         found = pc.call_function("struct_field", [struct], pc.StructFieldOptions([_PARTITION]))
     else:
         found = rows[f"{columns.METADATA_COLUMN}_{_PARTITION}"]
-    return found.fill_null(-1).to_numpy()
+    partitions: Numbers = found.fill_null(-1).to_numpy()
+    return partitions

@@ -10,7 +10,8 @@ from firn.model.conditions import ConditionType
 from firn.model.jobs import IngestJob
 from firn.model.progress import Cause, described
 from firn_controllers.conditions.render import Verdict
-from firn_controllers.iceberg_topic import completeness, status
+from firn_controllers.iceberg_topic import status
+from firn_controllers.iceberg_topic.reports import completeness
 from firn_spark.ingestion import jobs
 from firn_spark.ingestion.publishing import publisher
 from firn_spark.ingestion.publishing.checks import Checks

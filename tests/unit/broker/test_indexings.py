@@ -1,7 +1,7 @@
 """Indexings of a broker: what waits, what a process is asked, and a real process."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -90,7 +90,11 @@ def test_the_topic_decides_whether_its_files_are_compared() -> None:
             for topic, refusal in ((single, None), (copy, Refusal.COPY), (UUID(int=1), Refusal.COPY)):
                 named = landed(1).model_copy(update={"topic": topic})
                 assert asked.broker.indexings.add(named) is refusal
-            for configs in ({"firn_history": "Both"}, {"firn_history": "Single", "cleanup_policy": "compact"}):
+            refused: Sequence[dict[str, Any]] = (
+                {"firn_history": "Both"},
+                {"firn_history": "Single", "cleanup_policy": "compact"},
+            )
+            for configs in refused:
                 with pytest.raises(AssertionError, match=r"one of Copy, Single|set firn.history=Copy"):
                     await create(asked, "u", **configs)
 

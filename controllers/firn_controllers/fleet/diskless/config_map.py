@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from firn.model import durations, names, quantities
-from firn.model.config import Access, Registry, SecretKey
+from firn.model.config import Access, ObjectStore, Registry, SecretKey
 from firn_controllers.cache.addresses import CLIENT_PORT, INTERNAL_PORT, SECURE_PORT
 from firn_controllers.fleet import builders, outside
 from firn_controllers.fleet.access import API_SERVER_KEYS, issuer
@@ -58,13 +58,7 @@ def settings(fleet: DisklessFleet) -> dict[str, Any]:
     store = profile.object_store
     ours: dict[str, Any] = {
         "coordinator": coordinator,
-        "objects": {
-            "type": "bucket",
-            "url": fleet.url,
-            "config": store.properties,
-            "secretConfig": {key: reference.path for key, reference in store.secret_properties.items()},
-            **({} if store.tls is None else {"caFile": store.tls.ca.path}),
-        },
+        "objects": _bucket(store, fleet.url),
         "listener": {"name": "INTERNAL", "bind": f"0.0.0.0:{CLIENT_PORT}"},
         "metricsListen": f"0.0.0.0:{METRICS_PORT}",
         "topics": {
@@ -77,6 +71,9 @@ def settings(fleet: DisklessFleet) -> dict[str, Any]:
             "flushBytes": quantities.size(profile.flush_bytes),
         },
     }
+    if profile.history is not None:
+        stores = [_bucket(each, each.url) for each in profile.history.stores]
+        ours["history"] = {"stores": stores, "workers": profile.history.workers}
     if profile.external is not None:
         ours["external"] = {"name": "EXTERNAL", "bind": f"0.0.0.0:{EXTERNAL_PORT}"}
     if fleet.token is not None:
@@ -86,6 +83,16 @@ def settings(fleet: DisklessFleet) -> dict[str, Any]:
     if profile.access is not None:
         ours = _merged(ours, _access(fleet, profile.access))
     return _merged(ours, profile.config)
+
+
+def _bucket(store: ObjectStore, url: str) -> dict[str, Any]:
+    return {
+        "type": "bucket",
+        "url": url,
+        "config": store.properties,
+        "secretConfig": {key: reference.path for key, reference in store.secret_properties.items()},
+        **({} if store.tls is None else {"caFile": store.tls.ca.path}),
+    }
 
 
 def _access(fleet: DisklessFleet, access: Access) -> dict[str, Any]:

@@ -215,9 +215,7 @@ def _column(shape: str, name: str) -> str:
 def _fields(table: Any, shape: str, format: SchemaFormat) -> RecordFields:
     """Return the ids of the columns with the parts of a record. Raises NotReadyError if the table lacks one."""
     if format is not SchemaFormat.RAW:
-        raise NotReadyError(
-            f"table {table.name()}: only values of format {SchemaFormat.RAW} can be rebuilt from a table"
-        )
+        raise NotReadyError(f"table {table.name()}: brokers can rebuild raw values only")
     schema, ids = table.schema(), list[int]()
     for name in (*(_column(shape, each) for each in _KAFKA), "value", _column(shape, "headers")):
         found = schema.findField(name)

@@ -1,0 +1,1 @@
+"""The parts of a status that the report of an ingestion driver decides."""
