@@ -256,6 +256,15 @@ class TableRange(NamedTuple):
     coordinator counts those of a row in 32 bits."""
 
 
+class Unindexed(NamedTuple):
+    """The first offset of the first batches of each partition that a driver has still to name. Partitions without such batches are absent."""
+
+    waiting: Mapping[int, int]
+    """Those that lie in no history object."""
+    older: Mapping[int, int]
+    """Table ranges of earlier generations."""
+
+
 class BatchRange(NamedTuple):
     """Consecutive batches of one partition that lie next to each other in an object, or in an entry of a history object.
 

@@ -36,6 +36,7 @@ from firn_broker.log_types import (
     TopicLag,
     Topics,
     TopicsVersion,
+    Unindexed,
 )
 
 
@@ -278,10 +279,8 @@ class LogStore(Protocol):
         """
         ...
 
-    async def unindexed(self, topic: UUID) -> Mapping[int, int]:
-        """Return for each partition the first offset of the first batches that lie in no history object.
-
-        Partitions without such batches are left out."""
+    async def unindexed(self, topic: UUID, generation: int) -> Unindexed:
+        """Return which batches of a topic lie in no history object, and which of them data files before ``generation`` give back."""
         ...
 
     async def advance_start(self, partition: Partition, offset: int) -> LogState | None:

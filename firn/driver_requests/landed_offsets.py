@@ -1,6 +1,6 @@
 """Contract between drivers and the internal listener of diskless brokers: offsets whose records a table has.
 
-A driver posts `Unindexed` to `UNINDEXED_PATH`, and learns from which offsets on the brokers have not compared the batches with the table. It
+A driver posts `Unindexed` to `UNINDEXED_PATH`, and learns which batches the brokers have not compared with the table. It
 then posts `Landed` to `LANDED_PATH`. The broker compares them later, and frees batches that it can rebuild from the data files.
 Batches that the files do not give back stay as they came.
 """
@@ -23,6 +23,7 @@ MAX_REQUEST_BYTES = 2 << 20
 _Number = Annotated[int, Field(ge=0, le=1 << 62)]
 _Field = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Partition = Annotated[int, Field(ge=0, lt=1 << 31)]
+_Generation = Annotated[int, Field(ge=1, le=1 << 62)]
 
 
 class LandedRange(NamedTuple):
@@ -51,26 +52,46 @@ class RecordFields(NamedTuple):
     headers: _Field
 
 
-class Unindexed(Contract):
-    """A question about topics, by Kafka's ids."""
+class Asked(NamedTuple):
+    """A topic by Kafka's id, and the present generation of its data files."""
 
-    topics: Annotated[tuple[UUID, ...], Field(max_length=MAX_TOPICS)]
+    topic: UUID
+    generation: _Generation
+
+
+class Unindexed(Contract):
+    """A question about topics."""
+
+    topics: Annotated[tuple[Asked, ...], Field(max_length=MAX_TOPICS)]
+
+
+class FirstOffset(NamedTuple):
+    """The first offset of each partition that has such batches, or Kafka's name of the error that prevents the answer."""
+
+    error: str
+    waiting: Mapping[int, int]
+    """Batches that brokers have not compared with the table."""
+    older: Mapping[int, int]
+    """Batches that data files of earlier generations give back."""
 
 
 class FirstOffsets(Contract):
-    """For each topic of the question: the first offset of each partition that has batches to compare, or Kafka's name of the error
-    that prevents the answer."""
+    """The answer to `Unindexed`, in the order of the question."""
 
-    topics: tuple[Mapping[int, int] | str, ...]
+    topics: tuple[FirstOffset, ...]
 
 
 class Landed(Contract):
     """Offsets of a topic whose records a table has, and the data files that may have them.
 
-    The files must stay until the brokers name other ones: a tag of the table has to hold their snapshot.
+    A tag of the table has to hold the files while brokers have batches of their ``generation``. A later generation has a greater number.
+    Batches that files of an earlier generation give back move to these files.
     """
 
     topic: UUID
+    generation: _Generation
+    until_ms: _Number
+    """Time in milliseconds since 1970 after which brokers do not begin to use these files. The tag stays until then."""
     ranges: Annotated[tuple[LandedRange, ...], Field(max_length=MAX_PARTITIONS)]
     files: Annotated[tuple[DataFile, ...], Field(max_length=MAX_FILES)]
     fields: RecordFields

@@ -48,7 +48,7 @@ class Tabled:
         entry = Entry(found.partition, found.heads, [placed], found.pieces, found.fields)
         framed = wal.framed(entries.encode(entry))
         data, (position,) = wal.assemble(UUID(int=3), 1, 1, [], [framed])
-        self.key = wal.history_key(UUID(int=3))
+        self.key = wal.history_key(UUID(int=3), 7)
         asyncio.run(DirectoryObjects(directory / "objects").put(self.key, data))
         self.ranges: list[BatchRange] = entry.ranges(self.key, position, len(framed))
         store = BucketSettings(url=f"file://{directory}/lake")

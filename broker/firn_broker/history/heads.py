@@ -118,6 +118,12 @@ def read(batches: Sequence[memoryview]) -> Heads:
     return Heads(base, **columns, time_deltas=np.concatenate(deltas))
 
 
+def joined(parts: Sequence[Heads]) -> Heads:
+    """Return the heads of batches of which each part begins behind the one before."""
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
+    return Heads(parts[0].base_offset, **columns, time_deltas=np.concatenate([part.time_deltas for part in parts]))
+
+
 def sections(heads: Heads, records: Records) -> list[memoryview | None]:
     """Return the section of each batch from its records, or None where it does not match the checksum.
 

@@ -108,5 +108,5 @@ async def _upload(
 
 def _id(key: str, number: int) -> UUID:
     """Return the id of a part: the same one for a repetition, and with the time of the history object."""
-    time = UUID(key.rpartition("/")[2].removesuffix(wal.HISTORY)).bytes[:6]
+    time = UUID(key.rpartition("/")[2].partition(".")[0]).bytes[:6]
     return UUID(bytes=time + blake2b(b"%d %s" % (number, key.encode()), digest_size=10).digest())

@@ -5,7 +5,7 @@ authenticated.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import structlog
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from firn.driver_requests import landed_offsets
 from firn.driver_requests.batch_ranges import MAX_REQUEST_BYTES, PATH, Answer, Question
-from firn.driver_requests.landed_offsets import FirstOffsets, Landed, LandedAnswer, Refusal, Unindexed
+from firn.driver_requests.landed_offsets import FirstOffset, FirstOffsets, Landed, LandedAnswer, Refusal, Unindexed
 from firn.model.errors import UnavailableError
 from firn.model.jobs import Contract
 from firn_broker import metrics
@@ -136,10 +136,13 @@ class InternalListener:
         return await find_ranges(self._log_store, question, errors)
 
     async def _unindexed(self, caller: Caller, question: Unindexed) -> FirstOffsets:
-        errors = await self._gate.forbidden(caller, question.topics)
-        found: list[Mapping[int, int] | str] = []
-        for topic in question.topics:
-            found.append(errors[topic].name if topic in errors else await self._log_store.unindexed(topic))
+        errors = await self._gate.forbidden(caller, [asked.topic for asked in question.topics])
+        found = []
+        for topic, generation in question.topics:
+            if topic in errors:
+                found.append(FirstOffset(errors[topic].name, {}, {}))
+            else:
+                found.append(FirstOffset("", *await self._log_store.unindexed(topic, generation)))
         return FirstOffsets.model_construct(topics=tuple(found))
 
     async def _landed(self, caller: Caller, landed: Landed) -> LandedAnswer:

@@ -105,9 +105,16 @@ def merged_key(id: UUID) -> str:
     return f"{key(id)}{MERGED}"
 
 
-def history_key(id: UUID) -> str:
-    """Return the key of a history object, with which brokers rebuild batches from a table."""
-    return f"{key(id)}{HISTORY}"
+def history_key(id: UUID, generation: int) -> str:
+    """Return the key of a history object, with which brokers rebuild batches from a table.
+
+    A tag of the table holds the data files of a ``generation``."""
+    return f"{key(id)}.{generation}{HISTORY}"
+
+
+def generation(key: str) -> int:
+    """Return the generation in a key of `history_key`."""
+    return int(key.split(".")[1])
 
 
 def recovered_key(id: UUID) -> str:

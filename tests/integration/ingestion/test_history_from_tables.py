@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from firn.driver_requests.landed_offsets import (
     UNINDEXED_PATH,
+    Asked,
     FirstOffsets,
     Unindexed,
 )
@@ -82,10 +83,10 @@ def ask(diskless: Diskless, path: str, body: str) -> Any:
 
 
 def unindexed(diskless: Diskless, topic: UUID) -> dict[int, int]:
-    text = ask(diskless, UNINDEXED_PATH, Unindexed(topics=(topic,)).model_dump_json())
+    text = ask(diskless, UNINDEXED_PATH, Unindexed(topics=(Asked(topic, 1),)).model_dump_json())
     (found,) = FirstOffsets.model_validate_json(text).topics
-    assert not isinstance(found, str)
-    return dict(found)
+    assert not found.error
+    return dict(found.waiting)
 
 
 def stories(log: Path) -> Sequence[dict[str, Any]]:

@@ -168,7 +168,7 @@ async def move_to_table(made: Rig, first: int, last: int) -> None:
     """Move the ranges of the first partition from offset ``first`` to ``last`` to a table."""
     (found,) = await made.store.log.find([Lookup(FIRST, first, 1 << 40)])
     old = [one for one in found.ranges if one.base_offset <= last]
-    key = wal.history_key(UUID(int=1))
+    key = wal.history_key(UUID(int=1), 7)
     await made.store.log.reserve(made.membership.lease, [key])
     swap = Swap(FIRST, old, in_entry(key, old))
     assert await made.store.log.rewrite(Rewrite(made.membership.lease, key, 500, [swap])) == [True]

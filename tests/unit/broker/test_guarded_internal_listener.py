@@ -41,7 +41,12 @@ from tests.unit.broker.rig import FIRST, TOPIC, Rig, rig
 ACCOUNT = "system:serviceaccount:firn-system:firn-ingest"
 IDS = {"t": base64.urlsafe_b64encode(TOPIC.bytes).decode().rstrip("=")}
 NAMED = Landed(
-    topic=TOPIC, ranges=(LandedRange(0, 0, 1),), files=(DataFile("s3://a/b", 9),), fields=RecordFields(1, 2, 3, 4, 5, 6)
+    topic=TOPIC,
+    generation=1,
+    until_ms=5,
+    ranges=(LandedRange(0, 0, 1),),
+    files=(DataFile("s3://a/b", 9),),
+    fields=RecordFields(1, 2, 3, 4, 5, 6),
 )
 GROUPS = [[Slice("t", 0, 0, 2)]]
 KEY = rsa.generate_private_key(65537, 2048)

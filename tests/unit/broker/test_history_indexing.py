@@ -19,7 +19,7 @@ from firn_broker.history import heads
 from firn_broker.history.indexing import building, indexing
 from firn_broker.history.indexing.indexing import Indexed, Indexing
 from firn_broker.history.rebuilding.rebuilder import Rebuilder
-from firn_broker.log_types import BatchRange, Lookup, Partition, TableRange
+from firn_broker.log_types import BatchRange, Lookup, Partition, TableRange, Unindexed
 from firn_broker.maintenance import fsck
 from firn_broker.storage import wal
 from tests.fakes.virtual_time import LoopClock, run
@@ -31,6 +31,9 @@ from tests.unit.broker.test_whole_brokers import fetch, produce
 from tests.unit.broker.whole import Asked, Shared, broker, create
 
 UPKEEP: dict[str, Any] = {"upkeep": {"interval_seconds": 10, "grace_seconds": 60, "merged_bytes": 0}}
+
+
+LATE = 1 << 50
 
 
 class World:
@@ -61,12 +64,16 @@ class World:
                 self.rows += [(partition, offset + place, row) for place, row in enumerate(rows)]
                 self.landed_to[partition] += len(rows)
 
-    async def index(self, asked: Asked, rows: Sequence[LandedRow] | None = None, *, name: str = "file") -> Indexed:
+    async def index(
+        self, asked: Asked, rows: Sequence[LandedRow] | None = None, *, name: str = "file", generation: int = 1
+    ) -> Indexed:
         """Write the rows to a data file, and index all offsets."""
         file = write(self.directory / name, self.rows if rows is None else rows, group=60)
-        indexing = Indexing(self.shared.store, self.shared.objects, self.identifiers, Local())
+        indexing = Indexing(self.shared.store, self.shared.objects, self.identifiers, Local(), LoopClock())
         ranges = [LandedRange(number, 0, end - 1) for number, end in self.landed_to.items()]
-        landed = Landed(topic=self.topic, ranges=tuple(ranges), files=(file,), fields=FIELDS)
+        landed = Landed(
+            topic=self.topic, generation=generation, until_ms=LATE, ranges=tuple(ranges), files=(file,), fields=FIELDS
+        )
         return await indexing.index(asked.broker.membership.lease, landed)
 
     async def ranges(self, partition: int) -> list[BatchRange]:
@@ -228,7 +235,7 @@ def test_the_next_indexing_gives_up_the_object_of_a_killed_one(tmp_path: Path) -
         async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
             await made(world, asked)
             await world.fill(asked, 2)
-            key = wal.history_key(world.identifiers.uuid7())
+            key = wal.history_key(world.identifiers.uuid7(), 7)
             await world.shared.store.log.reserve(asked.broker.membership.lease, [key])
             await world.shared.objects.put(key, memoryview(b"half of it"))
             assert (await world.index(asked)).batches == 4
@@ -321,8 +328,8 @@ def test_offsets_that_are_named_several_times_are_indexed_once(tmp_path: Path) -
                 LandedRange(0, 0, end - 1),
                 LandedRange(0, 0, 1),
             )
-            landed = Landed(topic=world.topic, ranges=ranges, files=(file,), fields=FIELDS)
-            indexing = Indexing(world.shared.store, world.shared.objects, world.identifiers, Local())
+            landed = Landed(topic=world.topic, generation=1, until_ms=LATE, ranges=ranges, files=(file,), fields=FIELDS)
+            indexing = Indexing(world.shared.store, world.shared.objects, world.identifiers, Local(), LoopClock())
             indexed = await indexing.index(asked.broker.membership.lease, landed)
             assert (indexed.batches, indexed.kept, indexed.refused) == (5, 0, 0)
             await world.check(asked)
@@ -408,5 +415,95 @@ def test_undecodable_batches_are_kept(tmp_path: Path) -> None:
             indexed = await world.index(asked)
             assert (indexed.batches, indexed.kept) == (8, 1)
             await world.check(asked)
+
+    run(story())
+
+
+def generations(world: World) -> set[int]:
+    """Return the generations of the history objects in the bucket."""
+    return {wal.generation(key) for key in world.shared.objects.objects if key.endswith(wal.HISTORY)}
+
+
+def test_batches_move_to_data_files_of_a_later_generation(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 12)
+            gone = {row[:2] for row in world.rows[::40]}
+            first = await world.index(asked, [row for row in world.rows if row[:2] not in gone])
+            await world.fill(asked, 4, seed=2)
+            # The table lost rows of a batch, and has the rows that were missing.
+            lost = world.rows[20][:2]
+            moved = await world.index(asked, [row for row in world.rows if row[:2] != lost], name="new", generation=5)
+            assert (moved.refused, moved.problems) == (0, {})
+            assert moved.batches + moved.kept + first.kept >= 32
+            assert moved.kept == 1
+            (tmp_path / "file").unlink()
+            await asyncio.sleep(200)
+            assert await asked.broker.metadata_store.log.unindexed(world.topic, 5) == Unindexed({}, {})
+            assert 5 in generations(world)
+        async with broker(world.shared, 2, tables=world.tables(), **UPKEEP) as other:
+            await world.check(other)
+            findings = await fsck.check(world.shared.store.retention, world.shared.objects, read=True)
+            assert (findings.lost, findings.unknown) == (False, [])
+
+    run(story())
+
+
+def test_moved_batches_keep_codecs_and_sizes_of_their_producers(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 10)
+            await world.index(asked)
+            before = [each.stored for each in await world.ranges(0)]
+            state = await asked.broker.metadata_store.log.states([Partition(world.topic, 0)])
+            again = await world.index(asked, name="new", generation=2)
+            assert (again.batches, again.kept) == (20, 0)
+            assert [each.stored for each in await world.ranges(0)] == before
+            assert await asked.broker.metadata_store.log.states([Partition(world.topic, 0)]) == state
+            third = await world.index(asked, name="new", generation=2)
+            assert (third.batches, third.objects) == (0, 0), "the batches lie in files of this generation"
+            await world.check(asked)
+
+    run(story())
+
+
+def test_batches_that_their_files_no_longer_give_back_stay_where_they_are(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 5)
+            await world.index(asked)
+            before = await world.ranges(0)
+            write(tmp_path / "file", [(*row[:2], row[2]._replace(time=1)) for row in world.rows], group=60)
+            moved = await world.index(asked, name="new", generation=2)
+            assert (moved.batches, moved.kept) == (0, 0)
+            assert any("do not give back" in problem for problem in moved.problems)
+            assert await world.ranges(0) == before
+
+    run(story())
+
+
+def test_files_are_not_used_after_their_time(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 5)
+            file = write(tmp_path / "file", world.rows, group=60)
+            indexing = Indexing(
+                world.shared.store, world.shared.objects, world.identifiers, Local(), clock := LoopClock()
+            )
+            now = int(clock.now().timestamp() * 1000)
+            ranges = (LandedRange(0, 0, world.landed_to[0] - 1),)
+            for until, batches in ((now - 1, 0), (now + 60_000, 5)):
+                landed = Landed(
+                    topic=world.topic, generation=1, until_ms=until, ranges=ranges, files=(file,), fields=FIELDS
+                )
+                assert (await indexing.index(asked.broker.membership.lease, landed)).batches == batches
 
     run(story())

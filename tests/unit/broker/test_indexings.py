@@ -33,7 +33,12 @@ COUNTS = {"batches": 1, "kept": 2, "bytes": 30, "kept_bytes": 4, "objects": 1, "
 
 def landed(topic: int, last: int = 9) -> Landed:
     return Landed(
-        topic=UUID(int=topic), ranges=(LandedRange(0, 0, last),), files=(DataFile("s3://a/b", 7),), fields=FIELDS
+        topic=UUID(int=topic),
+        generation=1,
+        until_ms=1 << 50,
+        ranges=(LandedRange(0, 0, last),),
+        files=(DataFile("s3://a/b", 7),),
+        fields=FIELDS,
     )
 
 
@@ -126,7 +131,9 @@ async def test_a_process_indexes_what_a_broker_stored(tmp_path: Path) -> None:
     first = int.from_bytes(sent[0][:8], "big")
     file = write(tmp_path / "rows", [(at, offset - first, row) for at, offset, row in rows], group=50)
     placed = DataFile(f"file://{file.path}", file.size)
-    named = Landed(topic=partition.topic, ranges=(LandedRange(1, 0, 10_000),), files=(placed,), fields=FIELDS)
+    named = landed(1).model_copy(
+        update={"topic": partition.topic, "ranges": (LandedRange(1, 0, 10_000),), "files": (placed,)}
+    )
     configured = settings(tmp_path)
     asked = {
         "settings": configured.model_dump(by_alias=True, mode="json"),

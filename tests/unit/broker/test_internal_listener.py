@@ -17,7 +17,9 @@ from firn.driver_requests.landed_offsets import (
     LANDED_PATH,
     MAX_FILES,
     UNINDEXED_PATH,
+    Asked,
     DataFile,
+    FirstOffset,
     FirstOffsets,
     Landed,
     LandedAnswer,
@@ -267,11 +269,11 @@ async def test_a_driver_learns_which_offsets_no_indexing_has_read(token_file: Pa
     async with rig() as made, serving(made.store.log, token_file) as port:
         await fill(made, 3)
         await move_to_table(made, 0, 3)
-        asked = Unindexed(topics=(TOPIC, UUID(int=99))).model_dump_json().encode()
+        asked = Unindexed(topics=(Asked(TOPIC, 8), Asked(UUID(int=99), 1))).model_dump_json().encode()
         status, body = await post(port, asked, path=UNINDEXED_PATH)
         assert status == 200
         found = FirstOffsets.model_validate_json(body)
-        assert found.topics == ({0: 4, 1: 0}, {})
+        assert found.topics == (FirstOffset("", {0: 4, 1: 0}, {0: 0}), FirstOffset("", {}, {}))
 
 
 async def test_named_offsets_wait_for_their_indexing(token_file: Path) -> None:
@@ -282,7 +284,8 @@ async def test_named_offsets_wait_for_their_indexing(token_file: Path) -> None:
         return None if len(added) == 1 else Refusal.BUSY
 
     fields = RecordFields(1, 2, 3, 4, 5, 6)
-    named = Landed(topic=TOPIC, ranges=(LandedRange(0, 0, 5),), files=(DataFile("s3://a/b", 9),), fields=fields)
+    files = (DataFile("s3://a/b", 9),)
+    named = Landed(topic=TOPIC, generation=1, until_ms=5, ranges=(LandedRange(0, 0, 5),), files=files, fields=fields)
     async with rig() as made, serving(made.store.log, token_file, add) as port:
         for refusal in (None, Refusal.BUSY):
             status, body = await post(port, named.model_dump_json().encode(), path=LANDED_PATH)
@@ -310,10 +313,10 @@ async def test_a_driver_without_read_on_the_topic_learns_and_changes_nothing(tok
     def add(landed: Landed) -> None:
         added.append(landed)
 
-    named = Landed(topic=TOPIC, ranges=(), files=(), fields=RecordFields(1, 2, 3, 4, 5, 6))
+    named = Landed(topic=TOPIC, generation=1, until_ms=5, ranges=(), files=(), fields=RecordFields(1, 2, 3, 4, 5, 6))
     async with rig() as made, serving(made.store.log, token_file, add, NoRights) as port:
         await fill(made, 1)
         status, body = await post(port, named.model_dump_json().encode(), path=LANDED_PATH)
         assert (status, body, added) == (403, b"topic_authorization_failed\n", [])
-        _, body = await post(port, Unindexed(topics=(TOPIC,)).model_dump_json().encode(), path=UNINDEXED_PATH)
-        assert FirstOffsets.model_validate_json(body).topics == ("topic_authorization_failed",)
+        _, body = await post(port, Unindexed(topics=(Asked(TOPIC, 1),)).model_dump_json().encode(), path=UNINDEXED_PATH)
+        assert FirstOffsets.model_validate_json(body).topics == (FirstOffset("topic_authorization_failed", {}, {}),)

@@ -37,7 +37,7 @@ async def ranges(shared: Shared, partition: int = 0) -> list[BatchRange]:
 
 async def reserve(shared: Shared, number: int) -> str:
     """Write a history object that a broker has reserved."""
-    lease, key = await shared.store.nodes.join(ADDRESS, TTL), wal.history_key(UUID(int=number))
+    lease, key = await shared.store.nodes.join(ADDRESS, TTL), wal.history_key(UUID(int=number), 7)
     await shared.store.log.reserve(lease, [key])
     await shared.objects.put(key, memoryview(bytes(500)))
     await shared.store.nodes.leave(lease)

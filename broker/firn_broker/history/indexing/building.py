@@ -42,10 +42,15 @@ class Table:
     fields: RecordFields
 
 
-def build(partition: Partition, batches: Sequence[memoryview], table: Table, reader: RowReader) -> list[Entry | Kept]:
+def build(
+    partition: Partition, batches: Sequence[memoryview], table: Table, reader: RowReader, known: Heads | None = None
+) -> list[Entry | Kept]:
     """Return the entries and kept batches that replace consecutive batches, in their order.
 
-    The batches have their offsets and append times, as clients get them. Raises UnavailableError if data files cannot be read now."""
+    The batches have their offsets and append times, as clients get them. ``known`` are the heads of rebuilt batches, with the codecs of
+    their producers. Raises UnavailableError if data files cannot be read now."""
+    if known is not None:
+        return _parts(partition, known, batches, table, reader)
     parts: list[Entry | Kept] = []
     for some in _portions(batches):
         first = 0

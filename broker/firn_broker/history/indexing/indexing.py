@@ -1,7 +1,8 @@
-"""Replaces batch ranges of WAL objects by table ranges: reads batches and data files, and writes a history object.
+"""Replaces batch ranges by table ranges: reads batches and data files, and writes a history object.
 
-A crash anywhere leaves the old ranges or the new ones. Batches that the data files do not give back stay as they came. They move to the
-history object with their neighbours, or stay where they are if they have none that the files give back."""
+The batches lie in WAL objects, or data files of an earlier generation give them back. A crash anywhere leaves the old ranges or the new
+ones. Batches that the data files do not give back stay as they came. They move to the history object with their neighbours, or stay
+where they are if they have none that the files give back."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,12 +11,15 @@ from itertools import groupby, islice
 from uuid import UUID
 
 from firn.driver_requests.landed_offsets import Landed
+from firn.model.clock import Clock
 from firn.model.errors import CorruptDataError, FencedError, UnavailableError
 from firn.records import record_batch
 from firn_broker.cluster.identifiers import Identifiers
-from firn_broker.history import entries
+from firn_broker.history import entries, heads
 from firn_broker.history.entries import Entry
+from firn_broker.history.heads import Heads
 from firn_broker.history.indexing.building import ENTRY_BYTES, Kept, Table, build
+from firn_broker.history.rebuilding.rebuilder import Rebuilder
 from firn_broker.history.rows import Files, RowReader, groups
 from firn_broker.log.blocks import Slot, number_batches, slot_of
 from firn_broker.log_types import (
@@ -27,6 +31,7 @@ from firn_broker.log_types import (
     Partition,
     Rewrite,
     Swap,
+    TableRange,
     WalRange,
 )
 from firn_broker.maintenance.compaction import batch_ranges
@@ -47,6 +52,8 @@ class _Run:
 
     ranges: Sequence[BatchRange]
     batches: Sequence[memoryview]
+    heads: Heads | None
+    """The heads of rebuilt batches; None for batches of WAL objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +114,16 @@ class Indexed:
 class Indexing:
     """Writes history objects. Several processes may do so for one topic: a swap takes place once."""
 
-    def __init__(self, store: MetadataStore, objects: ObjectStore, identifiers: Identifiers, files: Files) -> None:
+    def __init__(
+        self, store: MetadataStore, objects: ObjectStore, identifiers: Identifiers, files: Files, clock: Clock
+    ) -> None:
+        self._clock = clock
         self._log = store.log
         self._merges = store.merges
         self._objects = objects
         self._identifiers = identifiers
         self._files = files
+        self._tables = Rebuilder(objects, files)
 
     async def index(self, lease: NodeLease, landed: Landed) -> Indexed:
         """Index offsets of a topic. Raises UnavailableError and FencedError.
@@ -127,14 +138,15 @@ class Indexing:
         waiting, kept, size = list[_Stretch](), 0, 0
         for index, (first, last) in _bounds(landed).items():
             partition = Partition(landed.topic, index)
-            while first <= last:
-                old = await self._next(partition, first, last)
+            while first <= last and self._clock.now().timestamp() * 1000 <= landed.until_ms:
+                old = await self._next(partition, first, last, landed.generation)
                 if not old:
                     break
                 first = old[-1].last_offset + 1
                 for run in await self._read(old, counts):
-                    stretch = _Stretch(partition, run.ranges, build(partition, run.batches, table, reader))
-                    if not any(isinstance(part, Entry) for part in stretch.parts):
+                    parts = build(partition, run.batches, table, reader, run.heads)
+                    stretch = _Stretch(partition, run.ranges, parts)
+                    if run.heads is None and not any(isinstance(part, Entry) for part in parts):
                         # A copy would free nothing.
                         counts.count(stretch, done=True)
                         continue
@@ -142,10 +154,10 @@ class Indexing:
                     kept += sum(map(len, stretch.kept))
                 size += sum(each.stored for each in old)
                 if waiting and (kept >= KEPT_BYTES or size >= MOVED_BYTES):
-                    await self._move(lease, waiting, counts)
+                    await self._move(lease, landed, waiting, counts)
                     waiting, kept, size = [], 0, 0
         if waiting:
-            await self._move(lease, waiting, counts)
+            await self._move(lease, landed, waiting, counts)
         return counts
 
     def _table(self, landed: Landed, counts: Indexed) -> Table:
@@ -157,8 +169,8 @@ class Indexing:
                 counts.note(error)
         return Table(found, landed.fields)
 
-    async def _next(self, partition: Partition, first: int, last: int) -> list[BatchRange]:
-        """Return the next ranges of WAL objects between two offsets that follow one another, of about `ENTRY_BYTES`."""
+    async def _next(self, partition: Partition, first: int, last: int, generation: int) -> list[BatchRange]:
+        """Return the next ranges between two offsets that follow one another, of about `ENTRY_BYTES`, without those of ``generation``."""
         found, size, offset = list[BatchRange](), 0, first
         while offset <= last:
             (result,) = await self._log.find([Lookup(partition, offset, ENTRY_BYTES)])
@@ -167,7 +179,8 @@ class Indexing:
                 offset = first = result.log_start
                 continue
             for each in result.ranges:
-                wanted = isinstance(each.place, WalRange) and each.base_offset >= first and each.last_offset <= last
+                older = isinstance(each.place, WalRange) or wal.generation(each.place.key) < generation
+                wanted = older and each.base_offset >= first and each.last_offset <= last
                 if size >= ENTRY_BYTES or (found and not wanted):
                     return found
                 if wanted:
@@ -180,6 +193,25 @@ class Indexing:
 
     async def _read(self, ranges: Sequence[BatchRange], counts: Indexed) -> list[_Run]:
         """Read ranges, and return those that follow one another. Ranges that cannot be read are left out."""
+        read = await self._stored([each for each in ranges if isinstance(each.place, WalRange)], counts)
+        known = dict[Slot, Heads]()
+        for (_, entry), some in groupby(ranges, key=_entry):
+            if entry is not None:
+                try:
+                    await self._rebuilt(list(some), read, known)
+                except CorruptDataError as error:
+                    counts.note(error)
+        runs = []
+        for (readable, _), some in groupby(ranges, key=lambda each: (slot_of(each) in read, slot_of(each) in known)):
+            if readable:
+                run = list(some)
+                found = [known[slot_of(each)] for each in run if slot_of(each) in known]
+                batches = [batch for each in run for batch in read[slot_of(each)]]
+                runs.append(_Run(run, batches, heads.joined(found) if found else None))
+        return runs
+
+    async def _stored(self, ranges: Sequence[BatchRange], counts: Indexed) -> dict[Slot, Sequence[memoryview]]:
+        """Return the batches of ranges of WAL objects, without those that cannot be read."""
         by_object: defaultdict[str, list[BatchRange]] = defaultdict(list)
         for each in ranges:
             by_object[each.place.key].append(each)
@@ -193,25 +225,28 @@ class Indexing:
                 continue
             for each, data in zip(some, contents, strict=True):
                 try:
-                    batches = number_batches(each, data).whole(each)
+                    read[slot_of(each)] = _split(number_batches(each, data).whole(each))
                 except CorruptDataError as error:
                     counts.note(error)
-                    continue
-                read[slot_of(each)] = [batches[place : place + size] for place, size, _ in record_batch.walk(batches)]
-        runs = []
-        for readable, some_ranges in groupby(ranges, key=lambda each: slot_of(each) in read):
-            if readable:
-                run = list(some_ranges)
-                runs.append(_Run(run, [batch for each in run for batch in read[slot_of(each)]]))
-        return runs
+        return read
 
-    async def _move(self, lease: NodeLease, stretches: Sequence[_Stretch], counts: Indexed) -> None:
+    async def _rebuilt(
+        self, ranges: Sequence[BatchRange], read: dict[Slot, Sequence[memoryview]], known: dict[Slot, Heads]
+    ) -> None:
+        """Add the batches and the heads of table ranges of one entry. Raises CorruptDataError and UnavailableError."""
+        found = await self._tables.rebuild(ranges)
+        for each, data in zip(ranges, found, strict=True):
+            assert isinstance(each.place, TableRange)
+            known[slot_of(each)] = await self._tables.heads(each.place)
+            read[slot_of(each)] = _split(data)
+
+    async def _move(self, lease: NodeLease, landed: Landed, stretches: Sequence[_Stretch], counts: Indexed) -> None:
         """Write one object, and swap the ranges of the stretches, which are ordered by partition and offset."""
         uuid = self._identifiers.uuid7()
-        key = wal.history_key(uuid)
+        key = wal.history_key(uuid, landed.generation)
         await self._log.reserve(lease, [key])
         try:
-            data, swaps = _assemble(lease, uuid, stretches)
+            data, swaps = _assemble(lease, uuid, key, stretches)
             await self._objects.put(key, data)
         except (UnavailableError, FencedError):
             # An empty commit gives the key up.
@@ -223,6 +258,16 @@ class Indexing:
             counts.count(stretch, done=done)
 
 
+def _entry(each: BatchRange) -> tuple[str, int | None]:
+    """Return object and position of the entry of a range; None instead of the position without one."""
+    place = each.place
+    return (place.key, place.entry) if isinstance(place, TableRange) else ("", None)
+
+
+def _split(batches: memoryview) -> list[memoryview]:
+    return [batches[place : place + size] for place, size, _ in record_batch.walk(batches)]
+
+
 def _bounds(landed: Landed) -> Mapping[int, tuple[int, int]]:
     """Return the first and the last offset of each partition, in order. Offsets between two ranges do no harm: they are compared."""
     bounds: dict[int, tuple[int, int]] = {}
@@ -232,7 +277,7 @@ def _bounds(landed: Landed) -> Mapping[int, tuple[int, int]]:
     return bounds
 
 
-def _assemble(lease: NodeLease, id: UUID, stretches: Sequence[_Stretch]) -> tuple[memoryview, list[Swap]]:
+def _assemble(lease: NodeLease, id: UUID, key: str, stretches: Sequence[_Stretch]) -> tuple[memoryview, list[Swap]]:
     """Return the bytes of a history object, and the swaps."""
     segments = [
         (partition, [record_batch.rewritten(batch) for stretch in some for batch in stretch.kept])
@@ -245,7 +290,7 @@ def _assemble(lease: NodeLease, id: UUID, stretches: Sequence[_Stretch]) -> tupl
     data, positions = wal.assemble(id, lease.node, lease.epoch, filled, framed)
     of_batches = iter(positions[: len(positions) - len(framed)])
     of_entries = zip(positions[len(positions) - len(framed) :], map(len, framed), strict=True)
-    key, swaps = wal.history_key(id), []
+    swaps = []
     for stretch in stretches:
         new = list[BatchRange]()
         for part in stretch.parts:

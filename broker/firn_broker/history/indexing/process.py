@@ -25,7 +25,7 @@ async def index(asked: Mapping[str, Any]) -> Mapping[str, object]:
     await store.start()
     try:
         identifiers = Identifiers(SystemClock(), random.Random())
-        indexing = Indexing(store, objects, identifiers, TableFiles(settings.history.stores))
+        indexing = Indexing(store, objects, identifiers, TableFiles(settings.history.stores), SystemClock())
         indexed = await indexing.index(NodeLease(*asked["lease"]), Landed.model_validate(asked["landed"]))
         return indexed.report()
     finally:

@@ -7,6 +7,7 @@ import numpy as np
 from firn.model.errors import CorruptDataError
 from firn_broker.history import entries, heads
 from firn_broker.history.entries import Entry
+from firn_broker.history.heads import Heads
 from firn_broker.history.rows import Files, RowReader
 from firn_broker.log_types import BatchRange, TableRange
 from firn_broker.ports import ObjectStore
@@ -32,6 +33,11 @@ class Rebuilder:
             assert isinstance(place, TableRange)
             found.append(rebuild(await self._entry(place), place.position, place.length, self._reader))
         return found
+
+    async def heads(self, place: TableRange) -> Heads:
+        """Return the heads of the batches of a range. Raises CorruptDataError and UnavailableError."""
+        entry = await self._entry(place)
+        return entry.heads.select(*_numbers(entry, place.position, place.length))
 
     def close(self) -> None:
         """Do nothing: there are no processes."""
@@ -61,11 +67,7 @@ def rebuild(entry: Entry, position: int, length: int, reader: RowReader) -> memo
     """Return ``length`` bytes from ``position`` on of the batches of an entry, which are whole batches.
 
     Raises CorruptDataError if rows are missing or have changed, so that wrong bytes never leave, and UnavailableError."""
-    places = entry.heads.places
-    first, end = np.searchsorted(places, (position, position + length)).tolist()
-    if end >= len(places) or (places[first], places[end]) != (position, position + length):
-        raise CorruptDataError(f"{_name(entry)}: an entry has no batches at {position} of {length} bytes")
-    wanted = entry.heads.select(first, end)
+    wanted = entry.heads.select(*_numbers(entry, position, length))
     records = reader.read(entry, wanted.base_offset, wanted.last_offset)
     found = heads.sections(wanted, records)
     parts = [section for section in found if section is not None]
@@ -76,6 +78,15 @@ def rebuild(entry: Entry, position: int, length: int, reader: RowReader) -> memo
             f"{_name(entry)}: the data files do not give back the batch of offsets {base} to {last}: rows are missing, or have changed"
         )
     return heads.assemble(wanted, parts)
+
+
+def _numbers(entry: Entry, position: int, length: int) -> tuple[int, int]:
+    """Return the number of the batch at ``position``, and of the one behind ``length`` bytes. Raises CorruptDataError."""
+    places = entry.heads.places
+    first, end = np.searchsorted(places, (position, position + length)).tolist()
+    if end >= len(places) or (places[first], places[end]) != (position, position + length):
+        raise CorruptDataError(f"{_name(entry)}: an entry has no batches at {position} of {length} bytes")
+    return first, end
 
 
 def _name(entry: Entry) -> str:

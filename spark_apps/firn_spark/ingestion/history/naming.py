@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from uuid import UUID
 
 import structlog
 from pydantic import ValidationError
@@ -17,7 +16,9 @@ from firn.driver_requests.landed_offsets import (
     LANDED_PATH,
     MAX_FILES,
     UNINDEXED_PATH,
+    Asked,
     DataFile,
+    FirstOffset,
     FirstOffsets,
     Landed,
     LandedAnswer,
@@ -48,6 +49,10 @@ LOOK_SECONDS = 5.0
 AGAIN_SECONDS = 6 * 3_600.0
 """Seconds after which offsets that were named are named again, if the brokers still have them to compare."""
 FAILED_SECONDS = 60.0
+VALID_SECONDS = 2 * 3_600.0
+"""Seconds after which brokers do not begin to use named files."""
+RELEASED_SECONDS = 2 * VALID_SECONDS
+"""Seconds for which the tag of an earlier generation stays. Brokers that compare its files may use them until `VALID_SECONDS`."""
 MOST_BYTES = 1 << 20
 MOST_FILTERED = 100
 """Partitions whose offsets the filter of a scan has one by one."""
@@ -76,6 +81,7 @@ class HistoryNaming:
         self._listeners = {profile: InternalListener(reads) for profile, reads in direct.items()}
         self._topics = topics
         self._every = every
+        self._started = time.monotonic()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
 
@@ -120,61 +126,88 @@ class HistoryNaming:
             state.report = HistoryProgress(waiting=waiting)
 
     def _name(self, topic: Topic, now: float) -> Offsets:
-        """Name the files of a topic, and return the first offset of each partition that the brokers have still to compare."""
+        """Name the files of a topic, and return the first offset of each partition that the brokers have not compared yet."""
         job = topic.job
         listener = self._listeners.get(job.profile)
         if listener is None:
             raise NotReadyError(
                 f"profile {job.profile}: the driver cannot reach the internal listener of its brokers; set directReads of the profile"
             )
-        id = uuid_of(topic.topic_id)
-        asked = Unindexed(topics=(id,))
-        (first,) = listener.ask(UNINDEXED_PATH, asked, FirstOffsets, MOST_BYTES).topics
-        if isinstance(first, str):
-            raise NotReadyError(f"topic {job.topic}: the brokers answer {first}")
+        table = self._tables.load(job.table.catalog, job.table.namespace, job.table.name)
+        if table is None:
+            raise NotReadyError(f"table {job.table.identifier} does not exist; the driver creates it")
         try:
-            named = self._landed(topic, id, first, now)
+            return self._name_files(topic, listener, table, now)
         except JAVA_ERRORS as error:
             raise translate(error, f"table {job.table.identifier}, history") from error
-        if named is not None:
-            refusal = listener.ask(LANDED_PATH, named, LandedAnswer, MOST_BYTES).refusal
-            if refusal is not None:
-                raise NotReadyError(f"topic {job.topic}: {REFUSALS[refusal]}")
-            topic.history.named = {each.partition: each.last + 1 for each in named.ranges} | {
-                part: end for part, end in topic.history.named.items() if part not in dict(_ends(named.ranges))
-            }
-            topic.history.named_at = now
-            log.info(
-                "named data files to the brokers", topic=job.topic, files=len(named.files), partitions=len(named.ranges)
-            )
-        return dict(first)
 
-    def _landed(self, topic: Topic, id: UUID, first: Mapping[int, int], now: float) -> Landed | None:
-        """Return the offsets that the brokers have to compare, and the files that have them; None without any. A tag holds the files."""
-        job, state = topic.job, topic.history
-        table = self._tables.load(job.table.catalog, job.table.namespace, job.table.name)
-        snapshot = head(table) if table is not None else None
+    def _name_files(self, topic: Topic, listener: InternalListener, table: Any, now: float) -> Offsets:
+        id, state, snapshot = uuid_of(topic.topic_id), topic.history, head(table)
         landed = newest(table) if snapshot is not None else None
         if landed is None or landed.topic_id != topic.topic_id:
-            return None
+            return {}
+        fields = _fields(table, topic.job.table.metadata_columns, topic.job.record_schema.format)
+        generation, begins = tags.hold(table, snapshot)
+        if begins:
+            state.began_at = now
+        question = Unindexed(topics=(Asked(id, generation),))
+        (found,) = listener.ask(UNINDEXED_PATH, question, FirstOffsets, MOST_BYTES).topics
+        if found.error:
+            raise NotReadyError(f"topic {topic.job.topic}: the brokers answer {found.error}")
+        if not found.older and now >= (state.began_at or self._started) + RELEASED_SECONDS:
+            for name in tags.release(table):
+                log.info("dropped a tag whose data files no broker needs", table=topic.job.table.identifier, tag=name)
+        ranges = self._ranges(topic, found, landed.offsets, now)
+        if ranges:
+            named = self._landed(topic, table, snapshot, ranges, generation, fields)
+            refusal = listener.ask(LANDED_PATH, named, LandedAnswer, MOST_BYTES).refusal
+            if refusal is not None:
+                raise NotReadyError(f"topic {topic.job.topic}: {REFUSALS[refusal]}")
+            state.named = state.named | {each.partition: each.last + 1 for each in named.ranges}
+            log.info(
+                "named data files to the brokers", topic=topic.job.topic, files=len(named.files), generation=generation
+            )
+        return dict(found.waiting)
+
+    def _ranges(self, topic: Topic, found: FirstOffset, landed: Offsets, now: float) -> list[LandedRange]:
+        """Return the offsets to name: those that brokers have not compared, and those that files of earlier generations have."""
+        state = topic.history
         if now >= state.named_at + AGAIN_SECONDS:
             state.named, state.named_at = {}, now
-        ranges = [
-            LandedRange(part, start, landed.offsets[part] - 1)
-            for part, offset in sorted(first.items())
-            if (start := max(offset, state.named.get(part, 0))) < landed.offsets.get(part, 0)
+        starts = {part: max(offset, state.named.get(part, 0)) for part, offset in found.waiting.items()}
+        for part, offset in found.older.items():
+            starts[part] = min(offset, starts.get(part, offset))
+        return [
+            LandedRange(part, start, landed[part] - 1)
+            for part, start in sorted(starts.items())
+            if start < landed.get(part, 0)
         ]
-        if not ranges:
-            return None
-        fields = _fields(table, job.table.metadata_columns, job.record_schema.format)
-        tags.hold(table, snapshot)
-        tags.release(table, topic.reading.log_starts)
-        files = list(self._files(table, snapshot, ranges, job.table.metadata_columns))
+
+    def _landed(
+        self,
+        topic: Topic,
+        table: Any,
+        snapshot: Any,
+        ranges: list[LandedRange],
+        generation: int,
+        fields: RecordFields,
+    ) -> Landed:
+        """Return the request with the files of a snapshot that may have these offsets."""
+        shape = topic.job.table.metadata_columns
+        files = list(self._files(table, snapshot, ranges, shape))
         while len(files) > MAX_FILES:
             # The next time, the driver names the rest.
             ranges = [each._replace(last=(each.first + each.last) // 2) for each in ranges]
-            files = list(self._files(table, snapshot, ranges, job.table.metadata_columns))
-        return Landed(topic=id, ranges=tuple(ranges), files=tuple(files), fields=fields)
+            files = list(self._files(table, snapshot, ranges, shape))
+        until = int((time.time() + VALID_SECONDS) * 1000)
+        return Landed(
+            topic=uuid_of(topic.topic_id),
+            generation=generation,
+            until_ms=until,
+            ranges=tuple(ranges),
+            files=tuple(files),
+            fields=fields,
+        )
 
     def _files(self, table: Any, snapshot: Any, ranges: Sequence[LandedRange], shape: str) -> Iterator[DataFile]:
         """Yield the files of a snapshot that may have these offsets."""
@@ -202,10 +235,6 @@ class HistoryNaming:
             one = both(expressions.equal(partition, each.partition), bounds)
             found = one if found is None else either(found, one)
         return found
-
-
-def _ends(ranges: Iterable[LandedRange]) -> Iterator[tuple[int, int]]:
-    return ((each.partition, each.last + 1) for each in ranges)
 
 
 def _column(shape: str, name: str) -> str:

@@ -527,6 +527,8 @@ class History:
     """Partition -> end of the offsets that were named. Replaced, not changed."""
     named_at: float = 0.0
     """When offsets were first named, or named again (monotonic seconds)."""
+    began_at: float | None = None
+    """When this process began the present generation of data files (monotonic seconds); None if it did not."""
     report: HistoryProgress | None = None
 
 

@@ -127,7 +127,7 @@ class MergeContract(StoreContract):
 
     async def test_unfinished_objects_are_those_that_the_lease_reserved_with_an_ending(self, log: Log) -> None:
         other = await log.store.nodes.join(ADDRESS, TTL, 7)
-        keys = [wal.merged_key(UUID(int=1)), wal.merged_key(UUID(int=2)), wal.history_key(UUID(int=3))]
+        keys = [wal.merged_key(UUID(int=1)), wal.merged_key(UUID(int=2)), wal.history_key(UUID(int=3), 7)]
         await log.store.log.reserve(log.lease, keys)
         await log.store.log.reserve(other, [wal.merged_key(UUID(int=4))])
         await log.store.log.commit(Commit(log.lease, keys[0], 0, ()))

@@ -16,6 +16,7 @@ from firn_broker.log_types import (
     Rewrite,
     Swap,
     TableRange,
+    Unindexed,
     WalRange,
 )
 from firn_broker.storage import wal
@@ -34,10 +35,10 @@ from tests.contract.metadata_store.builders import (
 from tests.contract.metadata_store.logs.merges import merged, rows, stored
 
 
-async def history_key(log: Log) -> str:
+async def history_key(log: Log, generation: int = 7) -> str:
     """Reserve a history object."""
     log.number += 1
-    key = f"wal/{log.lease.epoch}-{log.number}{wal.HISTORY}"
+    key = f"wal/{log.lease.epoch}-{log.number}.{generation}{wal.HISTORY}"
     await log.store.log.reserve(log.lease, [key])
     return key
 
@@ -68,18 +69,33 @@ class TableRangeContract(StoreContract):
         raise NotImplementedError
 
     async def test_unindexed_batches_are_those_that_lie_in_no_history_object(self, log: Log) -> None:
-        assert await log.store.log.unindexed(TOPIC) == {}
+        assert await log.store.log.unindexed(TOPIC, 7) == Unindexed({}, {})
         await moved(log)
-        assert await log.store.log.unindexed(TOPIC) == {}
+        assert await log.store.log.unindexed(TOPIC, 7) == Unindexed({}, {})
         await log.commit(batch(), batch(SECOND))
         await log.commit(batch(), batch(SECOND))
-        assert await log.store.log.unindexed(TOPIC) == {0: 6, 1: 0}
+        assert await log.store.log.unindexed(TOPIC, 7) == Unindexed({0: 6, 1: 0}, {})
         await log.store.log.advance_start(SECOND, 1)
-        assert await log.store.log.unindexed(TOPIC) == {0: 6, 1: 1}
+        assert await log.store.log.unindexed(TOPIC, 7) == Unindexed({0: 6, 1: 1}, {})
         await log.store.log.advance_start(SECOND, 2)
-        assert await log.store.log.unindexed(TOPIC) == {0: 6}
+        assert await log.store.log.unindexed(TOPIC, 7) == Unindexed({0: 6}, {})
         await log.store.topics.delete_topic(TOPIC)
-        assert await log.store.log.unindexed(TOPIC) == {}
+        assert await log.store.log.unindexed(TOPIC, 7) == Unindexed({}, {})
+
+    async def test_batches_of_earlier_generations_have_to_move(self, log: Log) -> None:
+        await moved(log)
+        (kept,) = [each for each in await stored(log) if isinstance(each.place, WalRange)]
+        assert await log.store.log.unindexed(TOPIC, 8) == Unindexed({}, {0: 0})
+        (first, *_) = before = await stored(log)
+        again = await history_key(log, 100)
+        await move(log, again, before[:3], in_entry(again, before[:3]))
+        assert await log.store.log.unindexed(TOPIC, 8) == Unindexed({}, {0: kept.base_offset + 1})
+        assert await log.store.log.unindexed(TOPIC, 100) == Unindexed({}, {0: kept.base_offset + 1})
+        assert await log.store.log.unindexed(TOPIC, 101) == Unindexed({}, {0: first.base_offset})
+        await log.store.log.advance_start(FIRST, 4)
+        assert await log.store.log.unindexed(TOPIC, 101) == Unindexed({}, {0: 4})
+        await log.store.log.advance_start(FIRST, 6)
+        assert await log.store.log.unindexed(TOPIC, 101) == Unindexed({}, {})
 
     async def test_ranges_move_to_a_table(self, log: Log) -> None:
         keys = [await log.key() for _ in range(4)]

@@ -7,7 +7,7 @@ calls the latter.
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate, chain, count, groupby
 from operator import itemgetter
@@ -29,6 +29,7 @@ from firn_broker.log_types import (
     NodeLease,
     Partition,
     Rewrite,
+    Unindexed,
 )
 from firn_broker.metadata_store import time_marks
 from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, range_at, wanted_ranges
@@ -186,14 +187,19 @@ class PostgresLog:
             states[number - 1] = LogState(start, high, size)
         return states
 
-    async def unindexed(self, topic: UUID) -> Mapping[int, int]:
-        rows = await self._database.rows(
-            "SELECT part, first FROM log CROSS JOIN LATERAL (SELECT base_offset AS first FROM run JOIN wal ON wal.id = run.wal"
-            f" WHERE run.log = log.id AND last_offset >= log_start AND key NOT LIKE '%{wal.HISTORY}'"
-            " ORDER BY last_offset LIMIT 1) it WHERE topic_id = $1 AND NOT deleted",
-            topic,
-        )
-        return dict(rows)
+    async def unindexed(self, topic: UUID, generation: int) -> Unindexed:
+        waiting = f"key NOT LIKE '%{wal.HISTORY}'"
+        older = "CASE WHEN entry_len IS NOT NULL THEN split_part(key, '.', 2)::bigint < $2 END"
+        found = []
+        for condition, arguments in ((waiting, ()), (older, (generation,))):
+            rows = await self._database.rows(
+                "SELECT part, first FROM log CROSS JOIN LATERAL (SELECT base_offset AS first FROM run JOIN wal ON wal.id = run.wal"
+                f" WHERE run.log = log.id AND last_offset >= log_start AND {condition}"
+                " ORDER BY last_offset LIMIT 1) it WHERE topic_id = $1 AND NOT deleted",
+                topic, *arguments,
+            )  # fmt: skip
+            found.append(dict(rows))
+        return Unindexed(*found)
 
     async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> BatchRange | None:
         async with self._scans:

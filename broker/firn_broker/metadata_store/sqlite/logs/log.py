@@ -22,6 +22,7 @@ from firn_broker.log_types import (
     NodeLease,
     Partition,
     Rewrite,
+    Unindexed,
 )
 from firn_broker.metadata_store import time_marks
 from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, range_at, wanted_ranges
@@ -201,14 +202,20 @@ class SqliteLog:
         )  # fmt: skip
         return LogState(*row) if row else None
 
-    async def unindexed(self, topic: UUID) -> Mapping[int, int]:
-        def work() -> Mapping[int, int]:
+    async def unindexed(self, topic: UUID, generation: int) -> Unindexed:
+        waiting = f"key NOT LIKE '%{wal.HISTORY}'"
+        older = "entry_len IS NOT NULL AND CAST(substr(key, instr(key, '.') + 1) AS INTEGER)<?"
+
+        def first(condition: str, *arguments: int) -> Mapping[int, int]:
             rows = self._database.connection.execute(
                 f"SELECT part, (SELECT base_offset FROM run JOIN wal ON wal.id=run.wal WHERE run.log=log.id AND last_offset>=log_start"
-                f" AND key NOT LIKE '%{wal.HISTORY}' ORDER BY last_offset LIMIT 1) AS first FROM log WHERE topic_id=? AND NOT deleted",
-                (topic.bytes,),
+                f" AND {condition} ORDER BY last_offset LIMIT 1) AS first FROM log WHERE topic_id=? AND NOT deleted",
+                (*arguments, topic.bytes),
             )
-            return {partition: first for partition, first in rows if first is not None}
+            return {partition: offset for partition, offset in rows if offset is not None}
+
+        def work() -> Unindexed:
+            return Unindexed(first(waiting), first(older, generation))
 
         return await self._database.run(work, write=False)
 
