@@ -14,11 +14,14 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from firn.driver_requests.landed_offsets import (
     UNINDEXED_PATH,
     Asked,
+    FirstOffset,
     FirstOffsets,
     Unindexed,
 )
 from firn.model.jobs import GroupSettings, IngestJob, RecordSchema, SchemaFormat
 from firn.model.progress import HistoryProgress
+from firn_spark.ingestion.history import naming
+from firn_spark.ingestion.history.tags import TAG
 from tests.integration.ingestion.test_direct_reads import CODECS, Diskless, produce, running, world_of
 from tests.integration.ingestion.world import World, exactly, places
 from tests.servers.firn_broker import fleet_settings
@@ -82,11 +85,30 @@ def ask(diskless: Diskless, path: str, body: str) -> Any:
     return answer.text
 
 
-def unindexed(diskless: Diskless, topic: UUID) -> dict[int, int]:
-    text = ask(diskless, UNINDEXED_PATH, Unindexed(topics=(Asked(topic, 1),)).model_dump_json())
+def unindexed(diskless: Diskless, topic: UUID, generation: int = 1) -> FirstOffset:
+    text = ask(diskless, UNINDEXED_PATH, Unindexed(topics=(Asked(topic, generation),)).model_dump_json())
     (found,) = FirstOffsets.model_validate_json(text).topics
     assert not found.error
-    return dict(found.waiting)
+    return found
+
+
+def generation(world: World, job: IngestJob) -> int:
+    """Return the generation of the newest tag of the table."""
+    return max(int(name.removeprefix(TAG)) for name in tags_of(world, job))
+
+
+def tags_of(world: World, job: IngestJob) -> set[str]:
+    return {str(name) for name in dict(world.table(job).refs()) if str(name).startswith(TAG)}
+
+
+def settled(diskless: Diskless, world: World, job: IngestJob, id: UUID) -> bool:
+    """Return whether the newest data files give all batches back that any of them do."""
+    found = unindexed(diskless, id, generation(world, job)) if tags_of(world, job) else None
+    return found is not None and not found.waiting and not found.older
+
+
+def topic_id(world: World, topic: str) -> UUID:
+    return UUID(bytes=base64.urlsafe_b64decode(f"{world.topic_id(topic)}=="))
 
 
 def stories(log: Path) -> Sequence[dict[str, Any]]:
@@ -103,19 +125,19 @@ def test_clients_read_the_same_records_after_they_moved_to_the_table(diskless: D
     produce(diskless, [topic])
     rows = served.await_rows(job, RECORDS)
     assert places(rows) == exactly({number: served.end(topic, number) for number in range(PARTITIONS)})
-    id = UUID(bytes=base64.urlsafe_b64decode(f"{served.topic_id(topic)}=="))
-    assert set(unindexed(diskless, id)) == set(range(PARTITIONS)), "the driver names files once in an hour"
+    id = topic_id(served, topic)
+    assert set(unindexed(diskless, id).waiting) == set(range(PARTITIONS)), "the driver names files once in an hour"
     before = read(served, topic)
 
     served.stop()
     served.start(history_ms=300)
-    await_true("all offsets are indexed", lambda: not unindexed(diskless, id))
+    await_true("all offsets are indexed", lambda: settled(diskless, served, job, id))
     await_true("an indexing was logged", lambda: bool(stories(diskless.broker.log)))
     for story in stories(diskless.broker.log):
         assert (story["problems"], story["refused"], story["kept"]) == ({}, 0, 0)
     await_true("only history objects are left", lambda: {path.suffix for path in diskless.objects()} == {".history"})
     await_true("the driver reports it", lambda: reported(served, job) == HistoryProgress())
-    assert set(dict(served.table(job).refs())) == {"main", "firn-log"}
+    assert len(tags_of(served, job)) == 1
 
     # Nothing is in the memory of a broker that has just started.
     diskless.broker.kill()
@@ -123,10 +145,45 @@ def test_clients_read_the_same_records_after_they_moved_to_the_table(diskless: D
     assert read(served, topic) == before
     produce(diskless, [topic], seed=2)
     served.await_rows(job, 2 * RECORDS)
-    await_true("all offsets are indexed", lambda: not unindexed(diskless, id))
+    await_true("all offsets are indexed", lambda: settled(diskless, served, job, id))
     after = read(served, topic)
     assert len(after) == 2 * RECORDS
     assert set(before) < set(after)
+
+
+MAINTENANCE = (
+    "CALL lake.system.rewrite_data_files(table => '{t}', options => map('rewrite-all', 'true'))",
+    "CALL lake.system.expire_snapshots(table => '{t}', older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)",
+    "DELETE FROM lake.{t} WHERE _kafka.partition = 1 AND _kafka.offset < 40",
+    "CALL lake.system.expire_snapshots(table => '{t}', older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)",
+)
+
+
+def test_maintenance_of_another_engine_takes_no_record_from_the_log(
+    diskless: Diskless, served: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(naming, "RELEASED_SECONDS", 0.0)
+    topic = served.topic("flights", PARTITIONS, firn_history="Single")
+    job = served.job(topic, record_schema=RecordSchema(format=SchemaFormat.RAW), table={"history": "Single"})
+    served.apply(job)
+    served.start(history_ms=300)
+    produce(diskless, [topic])
+    served.await_rows(job, RECORDS)
+    id = topic_id(served, topic)
+    await_true("all offsets are indexed", lambda: settled(diskless, served, job, id))
+    before, first = read(served, topic), generation(served, job)
+    files = diskless.broker.log
+    for statement in MAINTENANCE:
+        served.spark.sql(statement.format(t=f"{job.table.namespace}.{job.table.name}"))
+        assert read(served, topic) == before
+    await_true("a generation began", lambda: generation(served, job) > first)
+    await_true("all batches have moved", lambda: settled(diskless, served, job, id))
+    await_true("one tag is left", lambda: len(tags_of(served, job)) == 1)
+    served.spark.sql(MAINTENANCE[1].format(t=f"{job.table.namespace}.{job.table.name}"))
+    diskless.broker.kill()
+    diskless.broker.start()
+    assert read(served, topic) == before
+    assert "Traceback" not in files.read_text()
 
 
 def reported(world: World, job: IngestJob) -> HistoryProgress | None:
