@@ -228,7 +228,7 @@ def test_a_changed_setting_rolls_brokers_only_while_replicas_are_in_sync(
         with a_replica_that_cannot_catch_up(client):
             partitions.await_newest("a replica lags", brokers=3, lagging=1)
             fleet.upgrade(config={"num.io.threads": "5"})
-            waits = f"replacing brokers of profile {PROFILE} waits until all replicas are in sync"
+            waits = f"profile {PROFILE}: the operator waits until the replicas of "
             await_until("the operator waits for the replica", lambda: waits in operator_log(), every=2)
             producing.await_more()
             assert uids(SELECTOR) == before

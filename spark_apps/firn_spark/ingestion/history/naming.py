@@ -54,6 +54,7 @@ VALID_SECONDS = 2 * 3_600.0
 RELEASED_SECONDS = 2 * VALID_SECONDS
 """Seconds for which the tag of an earlier generation stays. Brokers that compare its files may use them until `VALID_SECONDS`."""
 MOST_BYTES = 1 << 20
+ALL_GENERATIONS = 1 << 62
 MOST_FILTERED = 100
 """Partitions whose offsets the filter of a scan has one by one."""
 _KAFKA = ("partition", "offset", "timestamp_ms", "key")
@@ -96,12 +97,7 @@ class HistoryNaming:
     def _run(self) -> None:
         while not self._stopping.wait(min(LOOK_SECONDS, self._every)):
             for topic in list(self._topics()):
-                if (
-                    topic.job.table.history == names.SINGLE
-                    and topic.prepared
-                    and not topic.fenced
-                    and not topic.removed
-                ):
+                if topic.prepared and not topic.fenced and not topic.removed:
                     self.look(topic)
 
     def look(self, topic: Topic) -> None:
@@ -110,7 +106,7 @@ class HistoryNaming:
         if now < state.next_at:
             return
         try:
-            waiting = self._name(topic, now)
+            waiting = self._name(topic, now) if _has_history(topic) else {}
         except (FirnError, OSError, http.client.HTTPException, ValidationError, ValueError, LookupError) as error:
             problem = without_secrets(
                 f"{type(error).__name__}: {str(error)[:300]}" if not isinstance(error, FirnError) else str(error)
@@ -137,12 +133,15 @@ class HistoryNaming:
         if table is None:
             raise NotReadyError(f"table {job.table.identifier} does not exist; the driver creates it")
         try:
+            if job.table.history != names.SINGLE:
+                self._release(topic, listener, table, ALL_GENERATIONS, now)
+                return {}
             return self._name_files(topic, listener, table, now)
         except JAVA_ERRORS as error:
             raise translate(error, f"table {job.table.identifier}, history") from error
 
     def _name_files(self, topic: Topic, listener: InternalListener, table: Any, now: float) -> Offsets:
-        id, state, snapshot = uuid_of(topic.topic_id), topic.history, head(table)
+        state, snapshot = topic.history, head(table)
         landed = newest(table) if snapshot is not None else None
         if landed is None or landed.topic_id != topic.topic_id:
             return {}
@@ -150,13 +149,7 @@ class HistoryNaming:
         generation, begins = tags.hold(table, snapshot)
         if begins:
             state.began_at = now
-        question = Unindexed(topics=(Asked(id, generation),))
-        (found,) = listener.ask(UNINDEXED_PATH, question, FirstOffsets, MOST_BYTES).topics
-        if found.error:
-            raise NotReadyError(f"topic {topic.job.topic}: the brokers answer {found.error}")
-        if not found.older and now >= (state.began_at or self._started) + RELEASED_SECONDS:
-            for name in tags.release(table):
-                log.info("dropped a tag whose data files no broker needs", table=topic.job.table.identifier, tag=name)
+        found = self._release(topic, listener, table, generation, now)
         ranges = self._ranges(topic, found, landed.offsets, now)
         if ranges:
             named = self._landed(topic, table, snapshot, ranges, generation, fields)
@@ -168,6 +161,19 @@ class HistoryNaming:
                 "named data files to the brokers", topic=topic.job.topic, files=len(named.files), generation=generation
             )
         return dict(found.waiting)
+
+    def _release(
+        self, topic: Topic, listener: InternalListener, table: Any, generation: int, now: float
+    ) -> FirstOffset:
+        """Drop the tags of generations before ``generation`` if brokers need none of them. Return the offsets to name."""
+        question = Unindexed(topics=(Asked(uuid_of(topic.topic_id), generation),))
+        (found,) = listener.ask(UNINDEXED_PATH, question, FirstOffsets, MOST_BYTES).topics
+        if found.error:
+            raise NotReadyError(f"topic {topic.job.topic}: the brokers answer {found.error}")
+        if not found.older and now >= (topic.history.began_at or self._started) + RELEASED_SECONDS:
+            for name in tags.release(table, generation):
+                log.info("dropped a tag whose data files no broker needs", table=topic.job.table.identifier, tag=name)
+        return found
 
     def _ranges(self, topic: Topic, found: FirstOffset, landed: Offsets, now: float) -> list[LandedRange]:
         """Return the offsets to name: those that brokers have not compared, and those that files of earlier generations have."""
@@ -235,6 +241,15 @@ class HistoryNaming:
             one = both(expressions.equal(partition, each.partition), bounds)
             found = one if found is None else either(found, one)
         return found
+
+
+def _has_history(topic: Topic) -> bool:
+    """Return whether brokers rebuild the log of a topic from its table, or may still do so for earlier records."""
+    java = topic.table.java
+    try:
+        return topic.job.table.history == names.SINGLE or (java is not None and tags.exist(java))
+    except JAVA_ERRORS as error:
+        raise translate(error, f"table {topic.job.table.identifier}, history") from error
 
 
 def _column(shape: str, name: str) -> str:

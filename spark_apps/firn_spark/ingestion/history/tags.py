@@ -30,9 +30,14 @@ def hold(table: Any, snapshot: Any) -> tuple[int, bool]:
     return begun, True
 
 
-def release(table: Any) -> list[str]:
-    """Drop all tags but the newest, and return their names. Raises Java's exceptions."""
-    dropped = [_name(generation) for generation in sorted(_tags(table))[:-1]]
+def exist(table: Any) -> bool:
+    """Return whether a table has such a tag. Raises Java's exceptions."""
+    return bool(_tags(table))
+
+
+def release(table: Any, generation: int) -> list[str]:
+    """Drop the tags of earlier generations, and return their names. Raises Java's exceptions."""
+    dropped = [_name(each) for each in sorted(_tags(table)) if each < generation]
     for name in dropped:
         table.manageSnapshots().removeTag(name).commit()
     return dropped

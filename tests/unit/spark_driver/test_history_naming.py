@@ -1,0 +1,363 @@
+"""Drivers name data files to brokers: which offsets, which files, and the tags that hold them."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from firn.driver_requests.landed_offsets import (
+    LANDED_PATH,
+    UNINDEXED_PATH,
+    FirstOffset,
+    FirstOffsets,
+    Landed,
+    LandedAnswer,
+    LandedRange,
+    Refusal,
+)
+from firn.model.errors import UnavailableError
+from firn.model.jobs import DirectReads, RecordSchema, TableTarget
+from firn.model.progress import HistoryProgress
+from firn_spark.ingestion.history import naming
+from firn_spark.ingestion.history.naming import HistoryNaming
+from firn_spark.ingestion.history.tags import TAG, hold, release
+from firn_spark.ingestion.topics.topic import Topic
+from firn_spark.kafka.admin import TopicInfo
+from tests.unit.spark_driver.topic import job
+
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+"""The id 1 in Kafka's base64."""
+FORMS = {"Struct": "_kafka.", "Flat": "_kafka_"}
+
+
+class FakeTable:
+    """A table of Java with snapshots in a line. Each is (operation, its files as (partition, first, last, path))."""
+
+    def __init__(self, *operations: str) -> None:
+        self.operations = list(operations)
+        self.tags: dict[str, int] = {}
+        self.files: list[tuple[int, int, int, str]] = []
+        self.forever: set[str] = set()
+
+    def snapshot(self, id: int | None) -> Any:
+        if id is None or not 1 <= id <= len(self.operations):
+            return None
+        parent = id - 1 or None
+        return SimpleNamespace(
+            snapshotId=lambda: id, parentId=lambda: parent, operation=lambda: self.operations[id - 1]
+        )
+
+    def head(self) -> Any:
+        return self.snapshot(len(self.operations))
+
+    def refs(self) -> dict[str, Any]:
+        return {name: SimpleNamespace(snapshotId=lambda id=id: id) for name, id in {"main": 1, **self.tags}.items()}
+
+    def manageSnapshots(self) -> Any:
+        table, changes = self, list[Any]()
+
+        class Change:
+            def createTag(self, name: str, id: int) -> "Change":
+                assert name not in table.tags
+                changes.append(lambda: table.tags.update({name: id}))
+                return self
+
+            def replaceTag(self, name: str, id: int) -> "Change":
+                assert name in table.tags
+                changes.append(lambda: table.tags.update({name: id}))
+                return self
+
+            def removeTag(self, name: str) -> "Change":
+                changes.append(lambda: table.tags.pop(name))
+                return self
+
+            def setMaxRefAgeMs(self, name: str, age: int) -> "Change":
+                table.forever.add(name)
+                return self
+
+            def commit(self) -> None:
+                for change in changes:
+                    change()
+
+        return Change()
+
+    def name(self) -> str:
+        return "lake.shop.orders"
+
+    def schema(self) -> Any:
+        ids = {name: number for number, name in enumerate(self.columns(), 1)}
+        return SimpleNamespace(
+            findField=lambda name: SimpleNamespace(fieldId=lambda: ids[name]) if name in ids else None
+        )
+
+    def columns(self) -> list[str]:
+        kafka = ("partition", "offset", "timestamp_ms", "key", "headers")
+        return ["value", *(form + each for form in FORMS.values() for each in kafka)]
+
+    def newScan(self) -> Any:
+        table = self
+
+        class Scan:
+            wanted: Any
+
+            def useSnapshot(self, id: int) -> "Scan":
+                assert id == len(table.operations)
+                return self
+
+            def filter(self, wanted: Any) -> "Scan":
+                self.wanted = wanted
+                return self
+
+            def planFiles(self) -> Any:
+                found = [path for *bounds, path in table.files if self.wanted(*bounds)]
+                left = list(found)
+                iterator = SimpleNamespace(hasNext=lambda: bool(left), next=lambda: _task(left.pop(0)))
+                return SimpleNamespace(iterator=lambda: iterator, close=lambda: None)
+
+        return Scan()
+
+
+def _task(path: str) -> Any:
+    return SimpleNamespace(file=lambda: SimpleNamespace(location=lambda: path, fileSizeInBytes=lambda: 9))
+
+
+class Expressions:
+    """Iceberg's expressions about the bounds of a file: partition, first and last offset."""
+
+    def greaterThanOrEqual(self, column: str, value: int) -> Any:
+        return lambda partition, first, last: last >= value
+
+    def lessThanOrEqual(self, column: str, value: int) -> Any:
+        return lambda partition, first, last: first <= value
+
+    def equal(self, column: str, value: int) -> Any:
+        return lambda partition, first, last: partition == value
+
+
+setattr(Expressions, "and", lambda self, a, b: lambda *bounds: a(*bounds) and b(*bounds))
+setattr(Expressions, "or", lambda self, a, b: lambda *bounds: a(*bounds) or b(*bounds))
+
+
+class Stage:
+    """A driver with one topic, its table, and brokers that answer from ``waiting`` and ``older``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, history: str = "Single", shape: str = "Struct") -> None:
+        self.table = FakeTable("append")
+        self.waiting: dict[int, int] = {}
+        self.older: dict[int, int] = {}
+        self.refusal: Refusal | None = None
+        self.error: Exception | None = None
+        self.named: list[Landed] = []
+        self.asked: list[int] = []
+        self.offsets = {0: 100, 1: 50}
+        self.now = 1_000_000.0
+        iceberg = SimpleNamespace(expressions=SimpleNamespace(Expressions=Expressions()))
+        jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(iceberg=iceberg)))
+        tables = SimpleNamespace(load=lambda *_: self.table, jvm=jvm)
+        reads = DirectReads(address="http://brokers", token_path="/none", url="s3://b")
+        target = TableTarget(
+            catalog="lake",
+            namespace="shop",
+            name="orders",
+            history=history,
+            metadata_columns=shape,  # type: ignore[arg-type]
+        )
+        self.topic = Topic(job(table=target, record_schema=RecordSchema(format="Raw")))
+        self.topic.prepared, self.topic.reading.topic = True, TopicInfo(TOPIC_ID, (0, 1))
+        self.topic.table.java = self.table
+        monkeypatch.setattr(naming, "head", lambda table: table.head())
+        monkeypatch.setattr(naming, "newest", lambda table: SimpleNamespace(topic_id=TOPIC_ID, offsets=self.offsets))
+        monkeypatch.setattr(naming.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(naming.InternalListener, "ask", lambda _, *asked: self.answer(*asked))
+        self.naming = HistoryNaming(tables, {"classic": reads}, lambda: [self.topic], 3_600.0)  # type: ignore[arg-type]
+
+    def answer(self, path: str, question: Any, kind: Any, most: int) -> Any:
+        if self.error is not None:
+            raise self.error
+        if path == UNINDEXED_PATH:
+            ((id, generation),) = question.topics
+            assert id == UUID(int=1)
+            self.asked.append(generation)
+            return FirstOffsets(topics=(FirstOffset("", self.waiting, self.older),))
+        assert path == LANDED_PATH
+        self.named.append(question)
+        return LandedAnswer(refusal=self.refusal)
+
+    def look(self, later: float = 3_601.0) -> HistoryProgress | None:
+        self.now += later
+        self.naming.look(self.topic)
+        return self.topic.history.report
+
+
+def test_offsets_that_brokers_have_not_compared_are_named_with_their_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.waiting = {0: 40, 1: 50, 2: 0}
+    stage.table.files = [(0, 0, 39, "a"), (0, 30, 60, "b"), (1, 0, 49, "c"), (0, 61, 120, "d")]
+    assert stage.look() == HistoryProgress(waiting=stage.waiting)
+    (named,) = stage.named
+    assert (named.topic, named.ranges) == (UUID(int=1), (LandedRange(0, 40, 99),)), "the table has no others"
+    assert [file.path for file in named.files] == ["b", "d"]
+    assert {f"{TAG}{named.generation}": 1} == stage.table.tags
+    assert stage.table.forever == set(stage.table.tags)
+    assert named.until_ms > time.time() * 1000
+    assert named.fields == (2, 3, 4, 5, 1, 6)
+
+
+def test_columns_of_a_flat_table_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, shape="Flat")
+    stage.waiting = {0: 0}
+    stage.look()
+    assert stage.named[0].fields == (7, 8, 9, 10, 1, 11)
+
+
+def test_files_are_named_once_in_an_hour_and_again_if_brokers_forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.waiting = {0: 40}
+    stage.look()
+    stage.look(later=1_800.0)
+    assert len(stage.named) == 1
+    stage.offsets = {0: 130}
+    stage.look()
+    assert [each.ranges for each in stage.named] == [(LandedRange(0, 40, 99),), (LandedRange(0, 100, 129),)]
+    for _ in range(4):
+        stage.look()
+    assert len(stage.named) == 2, "the brokers may still compare them"
+    stage.look()
+    assert stage.named[2].ranges == (LandedRange(0, 40, 129),)
+
+
+def test_batches_of_earlier_generations_are_named_from_their_first_offset_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.waiting = {0: 90}
+    stage.look()
+    stage.older, stage.waiting = {0: 5, 1: 7}, {0: 95}
+    stage.look()
+    assert stage.named[1].ranges == (LandedRange(0, 5, 99), LandedRange(1, 7, 49))
+
+
+def test_a_request_has_few_files_and_the_rest_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.offsets, stage.waiting = {0: 10_000}, {0: 0}
+    stage.table.files = [(0, first, first, str(first)) for first in range(10_000)]
+    stage.look()
+    assert stage.named[0].ranges == (LandedRange(0, 0, 2_499),)
+    assert len(stage.named[0].files) == 2_500
+    stage.look()
+    assert stage.named[1].ranges[0].first == 2_500
+
+
+def test_many_partitions_have_a_short_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.offsets = dict.fromkeys(range(200), 20)
+    stage.waiting = dict.fromkeys(range(200), 10)
+    stage.table.files = [(0, 0, 9, "old"), (7, 0, 10, "new"), (300, 15, 16, "other")]
+    stage.look()
+    assert [file.path for file in stage.named[0].files] == ["new", "other"]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "text"),
+    [
+        (Refusal.COPY, "firn.history=Single"),
+        (Refusal.NO_STORE, "history.stores of the profile"),
+        (Refusal.BUSY, "asks again"),
+    ],
+)
+def test_a_refusal_is_reported_and_tried_again_soon(
+    monkeypatch: pytest.MonkeyPatch, refusal: Refusal, text: str
+) -> None:
+    stage = Stage(monkeypatch)
+    stage.waiting, stage.refusal = {0: 0}, refusal
+    report = stage.look()
+    assert report is not None
+    assert text in report.problem
+    stage.refusal = None
+    assert stage.look(later=61.0) == HistoryProgress(waiting={0: 0})
+    assert len(stage.named) == 2
+
+
+def test_an_outage_is_reported_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.waiting, stage.error = {0: 0}, UnavailableError("no broker answers")
+    report = stage.look()
+    assert report is not None
+    assert "no broker answers" in report.problem
+    assert stage.named == []
+
+
+def test_a_profile_without_direct_reads_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.topic.job = stage.topic.job.model_copy(update={"profile": "other"})
+    report = stage.look()
+    assert report is not None
+    assert "profile other" in report.problem
+    assert "set directReads" in report.problem
+
+
+def test_values_that_are_no_bytes_of_records_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.waiting = {0: 0}
+    stage.topic.job = job(table=stage.topic.job.table)
+    report = stage.look()
+    assert report is not None
+    assert "brokers can rebuild raw values only" in report.problem
+    assert stage.table.tags == {}
+
+
+def test_one_tag_follows_appends_and_another_begins_after_a_rewrite() -> None:
+    table = FakeTable("append")
+    first, begins = hold(table, table.head())
+    assert begins
+    assert hold(table, table.head()) == (first, False)
+    table.operations += ["append", "append"]
+    assert hold(table, table.head()) == (first, False)
+    assert table.tags == {f"{TAG}{first}": 3}
+    table.operations += ["replace", "append"]
+    second, begins = hold(table, table.head())
+    assert begins
+    assert second > first
+    assert table.tags == {f"{TAG}{first}": 3, f"{TAG}{second}": 5}
+    assert release(table, second) == [f"{TAG}{first}"]
+    assert table.tags == {f"{TAG}{second}": 5}
+    table.tags.clear()
+    assert hold(table, table.head())[0] >= first, "another client dropped the tag"
+
+
+def test_the_tag_of_an_earlier_generation_stays_while_brokers_may_use_its_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(monkeypatch)
+    stage.look()
+    (first,) = stage.table.tags
+    stage.table.operations.append("replace")
+    stage.older = {0: 0}
+    for _ in range(6):
+        stage.look()
+    assert len(stage.table.tags) == 2, "brokers have batches of it"
+    stage.older = {}
+    stage.table.operations.append("overwrite")
+    for _ in range(4):
+        stage.look()
+    assert len(stage.table.tags) == 3, "a request with its files may still be valid"
+    stage.look()
+    assert len(stage.table.tags) == 1
+    assert first not in stage.table.tags
+
+
+def test_a_topic_that_went_back_to_copy_loses_its_last_tag_with_its_last_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(monkeypatch, history="Copy")
+    stage.look()
+    assert stage.asked == [], "a table without tags causes no request"
+    stage.table.tags = {f"{TAG}7": 1}
+    stage.older = {0: 3}
+    for _ in range(5):
+        stage.look()
+    assert stage.table.tags
+    assert stage.named == []
+    stage.older = {}
+    stage.look()
+    assert stage.table.tags == {}
