@@ -997,7 +997,7 @@ class TableHistory(Settings):
     """Topics may keep their history only in their tables: brokers rebuild records of the log from data files."""
 
     stores: Annotated[list[ObjectStore], Field(min_length=1)]
-    """Where the data files of tables are. The brokers read below the URLs of these stores, and need no right to write there."""
+    """Stores with the data files of tables. The brokers read below their URLs, and need no right to write there."""
     workers: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes of each broker that rebuild records. Each needs up to 512 MiB of memory."""
 

@@ -342,7 +342,7 @@ class TableTarget(Contract):
     shared_by: str = Field(default="", exclude_if=lambda resource: not resource)
     """Name of the IcebergTopic, if other topics land in the table, too. Each of them has a dead-letter table of its own."""
     history: Literal["Copy", "Single"] = Field(default="Copy", exclude_if=lambda history: history == names.COPY)
-    """Whether the log keeps a copy of the records that the table has (`firn.model.names.HISTORY`)."""
+    """Copy, if the log keeps the records that the table has (`firn.model.names.HISTORY`)."""
 
     @property
     def identifier(self) -> str:

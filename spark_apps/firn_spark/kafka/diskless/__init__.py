@@ -1,1 +1,1 @@
-"""What only diskless brokers have: an internal listener, and a bucket that tasks can read."""
+"""Parts that only diskless brokers have: an internal listener, and a bucket that tasks can read."""
