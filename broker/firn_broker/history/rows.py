@@ -19,7 +19,7 @@ from firn_broker.history.sections import HEADERS, Numbers, Records
 GROUP_BYTES = 128 << 20
 """Bytes of the columns of a record in a row group, without compression. A reader decodes whole row groups, so it needs this much
 memory for a moment."""
-KEPT_BYTES = 256 << 20
+KEPT_BYTES = 128 << 20
 """Bytes of rows that a reader keeps in memory, unless one entry has more."""
 _ID = b"PARQUET:field_id"
 

@@ -248,6 +248,14 @@ def test_a_request_has_few_files_and_the_rest_follows(monkeypatch: pytest.Monkey
     assert stage.named[1].ranges[0].first == 2_500
 
 
+def test_an_offset_with_too_many_files_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.waiting, stage.offsets = {0: 0, 1: 0}, {0: 9, 1: 9}
+    stage.table.files = [(0, 0, 9, str(number)) for number in range(5_000)]
+    stage.look()
+    assert stage.named == []
+
+
 def test_many_partitions_have_a_short_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch)
     stage.offsets = dict.fromkeys(range(200), 20)

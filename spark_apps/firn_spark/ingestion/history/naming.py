@@ -106,7 +106,7 @@ class HistoryNaming:
         if now < state.next_at:
             return
         try:
-            waiting = self._name(topic, now) if _has_history(topic) else {}
+            waiting = self._name(topic, now) if self._has_history(topic) else {}
         except (FirnError, OSError, http.client.HTTPException, ValidationError, ValueError, LookupError) as error:
             problem = without_secrets(
                 f"{type(error).__name__}: {str(error)[:300]}" if not isinstance(error, FirnError) else str(error)
@@ -120,6 +120,16 @@ class HistoryNaming:
         else:
             state.next_at = now + self._every
             state.report = HistoryProgress(waiting=waiting)
+
+    def _has_history(self, topic: Topic) -> bool:
+        """Return whether brokers rebuild the log of a topic from its table, or may still do so for earlier records."""
+        if topic.job.table.history == names.SINGLE:
+            return True
+        java = topic.table.java if topic.job.profile in self._listeners else None
+        try:
+            return java is not None and tags.exist(java)
+        except JAVA_ERRORS as error:
+            raise translate(error, f"table {topic.job.table.identifier}, history") from error
 
     def _name(self, topic: Topic, now: float) -> Offsets:
         """Name the files of a topic, and return the first offset of each partition that the brokers have not compared yet."""
@@ -151,8 +161,8 @@ class HistoryNaming:
             state.began_at = now
         found = self._release(topic, listener, table, generation, now)
         ranges = self._ranges(topic, found, landed.offsets, now)
-        if ranges:
-            named = self._landed(topic, table, snapshot, ranges, generation, fields)
+        named = self._landed(topic, table, snapshot, ranges, generation, fields)
+        if named.ranges:
             refusal = listener.ask(LANDED_PATH, named, LandedAnswer, MOST_BYTES).refusal
             if refusal is not None:
                 raise NotReadyError(f"topic {topic.job.topic}: {REFUSALS[refusal]}")
@@ -200,11 +210,11 @@ class HistoryNaming:
     ) -> Landed:
         """Return the request with the files of a snapshot that may have these offsets."""
         shape = topic.job.table.metadata_columns
-        files = list(self._files(table, snapshot, ranges, shape))
+        files = list(self._files(table, snapshot, ranges, shape)) if ranges else []
         while len(files) > MAX_FILES:
             # The next time, the driver names the rest.
-            ranges = [each._replace(last=(each.first + each.last) // 2) for each in ranges]
-            files = list(self._files(table, snapshot, ranges, shape))
+            ranges = _fewer(ranges)
+            files = list(self._files(table, snapshot, ranges, shape)) if ranges else []
         until = int((time.time() + VALID_SECONDS) * 1000)
         return Landed(
             topic=uuid_of(topic.topic_id),
@@ -216,12 +226,14 @@ class HistoryNaming:
         )
 
     def _files(self, table: Any, snapshot: Any, ranges: Sequence[LandedRange], shape: str) -> Iterator[DataFile]:
-        """Yield the files of a snapshot that may have these offsets."""
+        """Yield the files of a snapshot that may have these offsets, and no more than one too many for a request."""
         scan = table.newScan().useSnapshot(int(snapshot.snapshotId())).filter(self._filter(ranges, shape))
         planned = scan.planFiles()
         try:
             tasks = planned.iterator()
-            while tasks.hasNext():
+            for _ in range(MAX_FILES + 1):
+                if not tasks.hasNext():
+                    break
                 file = tasks.next().file()
                 yield DataFile(str(file.location()), int(file.fileSizeInBytes()))
         finally:
@@ -230,9 +242,10 @@ class HistoryNaming:
     def _filter(self, ranges: Sequence[LandedRange], shape: str) -> Any:
         expressions = self._tables.jvm.org.apache.iceberg.expressions.Expressions
         partition, offset = _column(shape, "partition"), _column(shape, "offset")
-        if len(ranges) > MOST_FILTERED:
-            return expressions.greaterThanOrEqual(offset, min(each.first for each in ranges))
         both, either = getattr(expressions, "and"), getattr(expressions, "or")
+        if len(ranges) > MOST_FILTERED:
+            first, last = min(each.first for each in ranges), max(each.last for each in ranges)
+            return both(expressions.greaterThanOrEqual(offset, first), expressions.lessThanOrEqual(offset, last))
         found = None
         for each in ranges:
             bounds = both(
@@ -243,13 +256,11 @@ class HistoryNaming:
         return found
 
 
-def _has_history(topic: Topic) -> bool:
-    """Return whether brokers rebuild the log of a topic from its table, or may still do so for earlier records."""
-    java = topic.table.java
-    try:
-        return topic.job.table.history == names.SINGLE or (java is not None and tags.exist(java))
-    except JAVA_ERRORS as error:
-        raise translate(error, f"table {topic.job.table.identifier}, history") from error
+def _fewer(ranges: Sequence[LandedRange]) -> list[LandedRange]:
+    """Return the first halves of ranges; of ranges with one offset each, the first half of them."""
+    if all(each.first == each.last for each in ranges):
+        return list(ranges[: len(ranges) // 2])
+    return [each._replace(last=(each.first + each.last) // 2) for each in ranges]
 
 
 def _column(shape: str, name: str) -> str:
