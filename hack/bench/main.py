@@ -36,6 +36,7 @@ BENCHMARKS = (
     "sustained",
     "broker",
     "merges",
+    "history",
     "limits",
     "neighbours",
     "secure",
