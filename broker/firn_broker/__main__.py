@@ -10,10 +10,10 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import structlog
 import uvloop
@@ -25,6 +25,7 @@ from firn_broker import settings as configuration
 from firn_broker.broker import Broker, Ports
 from firn_broker.cluster import processes
 from firn_broker.cluster.identifiers import Identifiers
+from firn_broker.cluster.jobs import run_job
 from firn_broker.cluster.process_setup import log_as_json
 from firn_broker.cluster.processes import Supervisor
 from firn_broker.history.rebuilding.workers import HistoryWorkers
@@ -36,14 +37,11 @@ from firn_broker.metadata_store.downgrade import RELEASES, downgrade, downgrade_
 from firn_broker.metadata_store.opened import open_store
 from firn_broker.network.server import Server
 from firn_broker.network.tls import TlsContext
-from firn_broker.ports import ObjectStore
 from firn_broker.settings import BrokerSettings, InternalSettings, Listener, SqliteSettings
+from firn_broker.storage import wal
 from firn_broker.storage.objects import open_objects
 from firn_broker.topics.configs import TopicConfigs
 from firn_broker.topics.registries import HttpRegistries
-
-if TYPE_CHECKING:
-    from firn_broker.history.restoring import Restored
 
 log = structlog.get_logger()
 
@@ -54,6 +52,7 @@ CHILD = [sys.executable, "-m", "firn_broker", "--config"]
 ALLOCATOR = {-1: 64 << 20, -3: 16 << 20, -8: 2}
 """glibc's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX. Freed buffers of batches stay with the process, because new pages
 cost more than the read of a batch. Few arenas keep the memory of freed buffers in one place."""
+RESTORING = "firn_broker.history.restoring.process"
 SERVE, FSCK, DOWNGRADE = "serve", "fsck", "downgrade"
 RECOVERING = "a recovery runs or did not end: wait for its end, or repeat firn-broker fsck --recover"
 """The reason why brokers do not serve during a recovery. It stays if the recovery does not end."""
@@ -276,13 +275,13 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
         if options.recover:
             keys = [*findings.uncommitted, *findings.newer]
             configs = TopicConfigs(settings.topics.configs)
-            restored = await _restored(settings, ports.objects, keys)
+            restored = await _restored(settings, keys)
             recovered = await recovery.recover(
-                store, ports.objects, [*keys, *restored.keys], configs, findings.missing, restored.unreadable
+                store, ports.objects, [*keys, *restored["keys"]], configs, findings.missing, restored["unreadable"]
             )
             findings.missing = await fsck.still_missing(store.retention, findings.missing)
             report["missing"], report["recovered"] = findings.missing, recovered.report()
-            report["restored"] = restored.report()
+            report["restored"] = restored
             complete = not findings.lost and recovered.complete
         if options.accept:
             # A live broker may still repeat the commits of objects that the coordinator does not know.
@@ -311,13 +310,16 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
     return ExitCode.CORRUPT if stopped else findings.verdict
 
 
-async def _restored(settings: BrokerSettings, objects: ObjectStore, keys: Sequence[str]) -> "Restored":
-    """Give the batches of the history objects among these back to the WAL."""
-    from firn_broker.history.files import TableFiles
-    from firn_broker.history.rebuilding.rebuilder import Rebuilder
-    from firn_broker.history.restoring import restore
-
-    return await restore(objects, keys, Rebuilder(objects, TableFiles(settings.history.stores)))
+async def _restored(settings: BrokerSettings, keys: Sequence[str]) -> Mapping[str, Any]:
+    """Give the batches of the history objects among these back to the WAL. Raises UnavailableError."""
+    history = [key for key in keys if key.endswith(wal.HISTORY)]
+    if not history:
+        return {"keys": [], "unreadable": {}}
+    asked = {"settings": settings.model_dump(by_alias=True, mode="json"), "keys": history}
+    found: Mapping[str, Any] = await run_job(
+        RESTORING, asked, work="restores records from tables", advice="give the command more memory"
+    )
+    return found
 
 
 def take_back(settings: BrokerSettings, release: str | None) -> int:

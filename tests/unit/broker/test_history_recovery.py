@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from firn.model.errors import UnavailableError
-from firn_broker.history.restoring import Restored, restore
+from firn_broker.history.restoring.restoring import Restored, restore
 from firn_broker.log_types import WalRange
 from firn_broker.maintenance import fsck, recovery
 from firn_broker.maintenance.recovery import Recovered

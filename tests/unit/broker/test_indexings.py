@@ -151,6 +151,15 @@ async def test_a_process_indexes_what_a_broker_stored(tmp_path: Path) -> None:
     workers.close()
     await store.close()
 
+    (history,) = {each.place.key for each in found.ranges}
+    asked = {"settings": configured.model_dump(by_alias=True, mode="json"), "keys": [key, history]}
+    restored = await run_job("firn_broker.history.restoring.process", asked, work="restores", advice="help")
+    (copy,) = restored["keys"]
+    index = await wal.read_batches(objects, copy, await objects.size(copy))
+    spans = [(each.position, each.position + each.length) for each in index]
+    assert b"".join(await objects.get_ranges(copy, spans)) == b"".join(sent)
+    assert restored["unreadable"] == {}
+
 
 async def test_a_job_that_fails_says_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnavailableError, match="the process that works ended with 1.* too little memory: buy some"):

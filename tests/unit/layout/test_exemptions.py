@@ -35,7 +35,6 @@ KERNELS = {
 }
 """Module -> rule -> compiled functions that are exempt. In them, a call costs time for each record; a branch or an argument costs none."""
 EXEMPT = {
-    ("broker/firn_broker/__main__.py", "PLC0415"): "Only a recovery reads data files, and the libraries for it take 100 MB.",
     ("operator/firn_operator/cli/main.py", "PLC0415"): "Libraries take seconds to import; each command imports what it needs.",
     ("operator/firn_operator/cli/main.py: def adopt_connect(", "PLR0913"): "Each option of the command is an argument.",
     ("operator/firn_operator/cli/main.py: def dlq_show(", "PLR0913"): "Each option of the command is an argument.",

@@ -25,6 +25,7 @@ from firn_spark.ingestion.history.naming import HistoryNaming
 from firn_spark.ingestion.history.tags import TAG, hold, release
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import TopicInfo
+from firn_spark.kafka.diskless.listener import InternalListener
 from tests.unit.spark_driver.topic import job
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -162,15 +163,15 @@ class Stage:
             namespace="shop",
             name="orders",
             history=history,
-            metadata_columns=shape,  # type: ignore[arg-type]
+            metadata_columns=shape,
         )
         self.topic = Topic(job(table=target, record_schema=RecordSchema(format="Raw")))
         self.topic.prepared, self.topic.reading.topic = True, TopicInfo(TOPIC_ID, (0, 1))
         self.topic.table.java = self.table
         monkeypatch.setattr(naming, "head", lambda table: table.head())
         monkeypatch.setattr(naming, "newest", lambda table: SimpleNamespace(topic_id=TOPIC_ID, offsets=self.offsets))
-        monkeypatch.setattr(naming.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(naming.InternalListener, "ask", lambda _, *asked: self.answer(*asked))
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(InternalListener, "ask", lambda _, *asked: self.answer(*asked))
         self.naming = HistoryNaming(tables, {"classic": reads}, lambda: [self.topic], 3_600.0)  # type: ignore[arg-type]
 
     def answer(self, path: str, question: Any, kind: Any, most: int) -> Any:
