@@ -277,7 +277,13 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
             configs = TopicConfigs(settings.topics.configs)
             restored = await _restored(settings, keys)
             recovered = await recovery.recover(
-                store, ports.objects, [*keys, *restored["keys"]], configs, findings.missing, restored["unreadable"]
+                store,
+                ports.objects,
+                [*keys, *restored["keys"]],
+                configs,
+                findings.missing,
+                restored["unreadable"],
+                restored["keys"],
             )
             findings.missing = await fsck.still_missing(store.retention, findings.missing)
             report["missing"], report["recovered"] = findings.missing, recovered.report()
@@ -312,13 +318,14 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
 
 async def _restored(settings: BrokerSettings, keys: Sequence[str]) -> Mapping[str, Any]:
     """Give the batches of the history objects among these back to the WAL. Raises UnavailableError."""
-    history = [key for key in keys if key.endswith(wal.HISTORY)]
-    if not history:
-        return {"keys": [], "unreadable": {}}
-    asked = {"settings": settings.model_dump(by_alias=True, mode="json"), "keys": history}
-    found: Mapping[str, Any] = await run_job(
-        RESTORING, asked, work="restores records from tables", advice="give the command more memory"
-    )
+    found: dict[str, Any] = {"keys": [], "unreadable": {}}
+    for key in (key for key in keys if key.endswith(wal.HISTORY)):
+        # A process has an hour, and an object has at most 1 GiB of records.
+        asked = {"settings": settings.model_dump(by_alias=True, mode="json"), "keys": [key]}
+        work, advice = f"restores the records of {key} from a table", "give the command more memory"
+        one = await run_job(RESTORING, asked, work=work, advice=advice)
+        found["keys"] += one["keys"]
+        found["unreadable"] |= one["unreadable"]
     return found
 
 

@@ -999,7 +999,7 @@ class TableHistory(Settings):
     stores: Annotated[list[ObjectStore], Field(min_length=1)]
     """Stores with the data files of tables. The brokers read below their URLs, and need no right to write there."""
     workers: Annotated[int, Field(ge=1, le=64)] = 1
-    """Processes of each broker that rebuild records. Each needs up to 512 MiB of memory."""
+    """Processes of each broker that rebuild records. Each needs up to 768 MiB of memory."""
 
 
 class DisklessProfile(Profile):

@@ -16,7 +16,7 @@ from firn.model.errors import CorruptDataError
 from firn_broker.history.entries import Entry, Piece
 from firn_broker.history.sections import HEADERS, Numbers, Records
 
-GROUP_BYTES = 128 << 20
+GROUP_BYTES = 192 << 20
 """Bytes of the columns of a record in a row group, without compression. A reader decodes whole row groups, so it needs this much
 memory for a moment."""
 KEPT_BYTES = 128 << 20

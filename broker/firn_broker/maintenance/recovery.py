@@ -92,13 +92,14 @@ async def recover(
     topic_configs: TopicConfigs,
     missing: Collection[str] = (),
     unreadable: Collection[str] = (),
+    restored: Collection[str] = (),
 ) -> Recovered:
     """Commit these objects in the order of their writers and producers, while the coordinator is stopped.
 
     ``missing`` are the objects with batch ranges that the bucket lacks, ``unreadable`` those of the objects that other steps could not
-    read. Raises FencedError, UnavailableError.
+    read, and ``restored`` those with batches of history objects. Raises FencedError, UnavailableError.
     """
-    recovery = _Recovery(store, objects, topic_configs)
+    recovery = _Recovery(store, objects, topic_configs, frozenset(restored))
     recovery.result.skipped += unreadable
     return await recovery.run(keys, frozenset(missing))
 
@@ -123,7 +124,10 @@ async def accept(store: MetadataStore, reserved: Sequence[str], newer: Sequence[
 class _Recovery:
     """Commits lost objects, and counts the records."""
 
-    def __init__(self, store: MetadataStore, objects: ObjectStore, topic_configs: TopicConfigs) -> None:
+    def __init__(
+        self, store: MetadataStore, objects: ObjectStore, topic_configs: TopicConfigs, restored: frozenset[str]
+    ) -> None:
+        self._restored = restored
         self._store = store
         self._objects = objects
         self._configs = topic_configs
@@ -305,11 +309,15 @@ class _Recovery:
                         continue
                     if (
                         old.place.key not in missing
-                        and (differing := await self._differing(old, by_offset)) is not None
+                        and (differing := await self._differing(key, old, by_offset)) is not None
                     ):
                         lost |= differing
                     elif (swap := _swap(merged, partition, old, by_offset)) is not None:
-                        _extend(swaps, swap)
+                        if key in self._restored:
+                            # Another restored object may take the place of some of these ranges first.
+                            swaps.append(swap)
+                        else:
+                            _extend(swaps, swap)
                     else:
                         uncovered = True
             lost_batches = [by_offset[offset] for offset in sorted(lost)]
@@ -319,14 +327,14 @@ class _Recovery:
             self.result.kept.append(key)
         return (key, swaps, merged.size) if swaps else None
 
-    async def _differing(self, old: BatchRange, by_offset: Mapping[int, MergedBatch]) -> set[int] | None:
-        """Return the offsets of batches that are others in the log; None if the object of the log is gone or damaged. Raises
-        UnavailableError."""
+    async def _differing(self, key: str, old: BatchRange, by_offset: Mapping[int, MergedBatch]) -> set[int] | None:
+        """Return the offsets of batches that are others in the log than in the merged object ``key``; None if the object of the log is gone
+        or damaged. Raises UnavailableError."""
         place, differing, offset = old.place, set[int](), old.base_offset
         if isinstance(place, TableRange):
             # The object has no batches to compare. Only ranges of the log become table ranges, and these may become WAL ranges
-            # again, which a merge copied.
-            return differing
+            # again, which a merge copied. The data files of an earlier generation may be gone, so a restored copy takes their place.
+            return None if key in self._restored else differing
         try:
             if await self._objects.size(place.key) < place.position + place.length:
                 return None

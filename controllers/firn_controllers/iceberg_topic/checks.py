@@ -365,7 +365,8 @@ def config_keys_valid(observed: ObservedTopic) -> Failure | None:
         if key.startswith(OWN_CONFIG):
             return Failure(
                 Reason.BAD_TOPIC_CONFIG,
-                f"spec.config: the operator sets {key} itself, from spec.schema; remove it, and set spec.schema.gate",
+                f"spec.config: the operator sets {key} itself; remove it, and set"
+                f" {'spec.storage.history' if key == names.HISTORY else 'spec.schema.gate'}",
             )
         if not value.strip():
             return Failure(

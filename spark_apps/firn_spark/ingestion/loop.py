@@ -105,8 +105,8 @@ class Loop:
         self._stopping.set()
 
     def topics(self) -> list[Topic]:
-        """Return the present topics."""
-        return list(self._topics.values())
+        """Return the present topics; none after `stop`."""
+        return [] if self._stopping.is_set() else list(self._topics.values())
 
     def round_bytes(self, topics: Sequence[Topic]) -> int:
         """Return how many bytes one round of ``topics`` may read: `GroupSettings.bytes_per_commit` for each task, and more

@@ -19,7 +19,7 @@ from firn.model import names
 from firn.model.progress import SharedOffsets, is_complete
 from firn.tables.table_properties import MAIN
 from firn_spark.jvm import texts
-from firn_spark.tables.branches.landing import branch_of, lineage, unpublished
+from firn_spark.tables.branches.landing import branch_of, head_of, lineage, unpublished
 
 log = structlog.get_logger()
 
@@ -136,7 +136,16 @@ def _needed(metadata: Any) -> Iterator[int]:
     waiting = unpublished(metadata) if landing != MAIN else []
     for snapshot in waiting or ():
         yield int(snapshot.snapshotId())
-    for name, ref in dict(metadata.refs()).items():
+    refs = dict(metadata.refs())
+    # Without a snapshot in between, nothing shows that only appends came since the tag, and its files would be compared again.
+    logs = {int(ref.snapshotId()) for name, ref in refs.items() if str(name).startswith(names.LOG_TAG)}
+    since = list[int]()
+    for snapshot in lineage(metadata, head_of(metadata)) if logs else ():
+        since.append(int(snapshot.snapshotId()))
+        if since[-1] in logs:
+            yield from since
+            break
+    for name, ref in refs.items():
         if name in (MAIN, names.HISTORY_TAG):
             continue
         if name == landing and waiting is not None:

@@ -19,9 +19,9 @@ from firn.driver_requests.landed_offsets import (
     Unindexed,
 )
 from firn.model.jobs import GroupSettings, IngestJob, RecordSchema, SchemaFormat
+from firn.model.names import LOG_TAG as TAG
 from firn.model.progress import HistoryProgress
 from firn_spark.ingestion.history import naming
-from firn_spark.ingestion.history.tags import TAG
 from tests.integration.ingestion.test_direct_reads import CODECS, Diskless, produce, running, world_of
 from tests.integration.ingestion.world import World, exactly, places
 from tests.servers.firn_broker import fleet_settings

@@ -19,6 +19,7 @@ from firn_broker.history import heads
 from firn_broker.history.indexing import building, indexing
 from firn_broker.history.indexing.indexing import Indexed, Indexing
 from firn_broker.history.rebuilding.rebuilder import Rebuilder
+from firn_broker.history.rows import RowReader
 from firn_broker.log_types import BatchRange, Lookup, Partition, TableRange, Unindexed
 from firn_broker.maintenance import fsck
 from firn_broker.storage import wal
@@ -70,7 +71,7 @@ class World:
         """Write the rows to a data file, and index all offsets."""
         file = write(self.directory / name, self.rows if rows is None else rows, group=60)
         indexing = Indexing(self.shared.store, self.shared.objects, self.identifiers, Local(), LoopClock())
-        ranges = [LandedRange(number, 0, end - 1) for number, end in self.landed_to.items()]
+        ranges = [LandedRange(number, 0, end - 1) for number, end in self.landed_to.items() if end]
         landed = Landed(
             topic=self.topic, generation=generation, until_ms=LATE, ranges=tuple(ranges), files=(file,), fields=FIELDS
         )
@@ -159,7 +160,7 @@ def test_nothing_moves_while_no_row_gives_a_batch_back(tmp_path: Path) -> None:
             await world.fill(asked, 5)
             before = await world.ranges(0)
             indexed = await world.index(asked, [(0, 0, Row(1, b"another", None))])
-            assert (indexed.batches, indexed.kept, indexed.objects) == (0, 10, 0)
+            assert (indexed.batches, indexed.left, indexed.objects) == (0, 10, 0)
             assert await world.ranges(0) == before
             await world.check(asked)
 
@@ -505,5 +506,28 @@ def test_files_are_not_used_after_their_time(tmp_path: Path) -> None:
                     topic=world.topic, generation=1, until_ms=until, ranges=ranges, files=(file,), fields=FIELDS
                 )
                 assert (await indexing.index(asked.broker.membership.lease, landed)).batches == batches
+
+    run(story())
+
+
+def test_entries_move_unread_if_their_files_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 10)
+            await world.index(asked)
+            before = [each.stored for each in await world.ranges(0)]
+
+            def unread(*_: object) -> None:
+                raise AssertionError("no row is needed")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(RowReader, "read", unread)
+                moved = await world.index(asked, generation=2)
+            assert (moved.batches, moved.kept, moved.refused) == (20, 0, 0)
+            assert [each.stored for each in await world.ranges(0)] == before
+            assert {wal.generation(each.place.key) for each in await world.ranges(0)} == {2}
+            await world.check(asked)
 
     run(story())

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from firn.model.errors import UnavailableError
+from firn_broker.history.restoring import restoring
 from firn_broker.history.restoring.restoring import Restored, restore
 from firn_broker.log_types import WalRange
 from firn_broker.maintenance import fsck, recovery
@@ -16,7 +17,9 @@ from tests.fakes.virtual_time import run
 from tests.unit.broker.test_history_entries import write
 from tests.unit.broker.test_history_indexing import UPKEEP, World, made
 from tests.unit.broker.test_merged_recovery import backup
-from tests.unit.broker.whole import broker
+from tests.unit.broker.test_rebuilt_batches import Row, produced
+from tests.unit.broker.test_whole_brokers import produce
+from tests.unit.broker.whole import Asked, broker
 
 LONG_GRACE: dict[str, Any] = {"upkeep": {**UPKEEP["upkeep"], "grace_seconds": 100_000}}
 
@@ -31,7 +34,13 @@ async def recovered(world: World, earlier: bytes) -> tuple[Restored, Recovered]:
     keys = [*findings.uncommitted, *findings.newer]
     restored = await restore(shared.objects, keys, world.tables())
     done = await recovery.recover(
-        shared.store, shared.objects, [*keys, *restored.keys], TopicConfigs({}), findings.missing, restored.unreadable
+        shared.store,
+        shared.objects,
+        [*keys, *restored.keys],
+        TopicConfigs({}),
+        findings.missing,
+        restored.unreadable,
+        restored.keys,
     )
     assert await shared.store.nodes.allow_serving()
     if done.complete:
@@ -110,5 +119,83 @@ def test_a_store_that_is_not_available_ends_the_recovery(tmp_path: Path, monkeyp
         monkeypatch.setattr(tables, "rebuild", away)
         with pytest.raises(UnavailableError, match="the store is away"):
             await restore(world.shared.objects, list(world.shared.objects.objects), tables)
+
+    run(story())
+
+
+async def fill_at_once(world: World, asked: Asked, count: int) -> None:
+    """Produce batches at the same time, so that an object has them next to each other, in one range."""
+    offset, rows = world.landed_to[0], [Row(1_000, None, b"v%d" % number) for number in range(count)]
+    answers = await asyncio.gather(*(produce(asked, "t", 0, produced([row], 0, 0, idempotent=False)) for row in rows))
+    for _, row in sorted((answer.base_offset, row) for answer, row in zip(answers, rows, strict=True)):
+        world.sent[0].append(produced([row], offset, idempotent=False))
+        world.rows.append((0, offset, row))
+        offset += 1
+    world.landed_to[0] = offset
+
+
+@pytest.mark.parametrize(("most", "shared"), [(64 << 20, 2 << 20), (1_500, 1_000)])
+def test_ranges_of_which_the_table_gives_back_only_some_batches_come_back_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, shared: int
+) -> None:
+    monkeypatch.setattr(restoring, "OBJECT_BYTES", most)
+    monkeypatch.setattr(restoring, "SHARED_BYTES", shared)
+
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            for _ in range(5):
+                await fill_at_once(world, asked, 9)
+            assert len(await world.ranges(0)) == 5, "a range has nine batches"
+            earlier = backup(world.shared)
+            indexed = await world.index(asked, [row for row in world.rows if row[1] % 9 not in (3, 7)])
+            assert (indexed.batches, indexed.kept) == (35, 10)
+            await asyncio.sleep(200)
+        restored, done = await recovered(world, earlier)
+        assert (len(restored.keys) > 1) == (most == 1_500)
+        assert done.complete, done
+        async with broker(world.shared, 2, tables=world.tables(), **UPKEEP) as other:
+            await world.check(other)
+
+    run(story())
+
+
+def test_restored_batches_take_the_place_of_those_whose_data_files_are_gone(tmp_path: Path) -> None:
+    """The backup has table ranges of the first generation. Since then, batches have moved to another one."""
+
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **LONG_GRACE) as asked:
+            await made(world, asked)
+            await world.fill(asked, 8)
+            await world.index(asked)
+            earlier = backup(world.shared)
+            await world.index(asked, name="new", generation=2)
+            await asyncio.sleep(200)
+        (tmp_path / "file").unlink()
+        _, done = await recovered(world, earlier)
+        assert done.complete, done
+        async with broker(world.shared, 2, tables=world.tables(), **UPKEEP) as other:
+            await world.check(other)
+
+    run(story())
+
+
+def test_one_batch_that_the_table_lost_hides_no_other(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            earlier = backup(world.shared)
+            await world.fill(asked, 6)
+            await world.index(asked)
+            await asyncio.sleep(200)
+        rows = [(*row[:2], row[2]._replace(time=1)) if row[:2] == (0, 0) else row for row in world.rows]
+        write(tmp_path / "file", rows, group=60)
+        restored, done = await recovered(world, earlier)
+        assert len(restored.unreadable) == 1
+        assert not done.complete
+        assert done.records > 0
 
     run(story())

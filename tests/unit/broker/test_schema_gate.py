@@ -360,6 +360,7 @@ async def test_clients_see_the_configs_of_the_gate(asked: Asked, registry: FakeS
     )  # fmt: skip
     found = {config.name: config.value for config in answer.results[0].configs if config.name.startswith("firn.")}
     assert found == {
+        "firn.history": "Copy",
         "firn.schema.contract": "",
         "firn.schema.gate": "Id",
         "firn.schema.registry": "main",

@@ -67,6 +67,7 @@ NEW: dict[str, dict[str, Any]] = {
         "keep_snapshots_ms": 432_000_000,
         "first_table": "3d2f",
         "topic_created": True,
+        "table": {"history": "Single"},
         "retention_ms": 86_400_000,
         "retention_bytes": 1_073_741_824,
         "publish": {
@@ -162,6 +163,7 @@ NEW: dict[str, dict[str, Any]] = {
         },
         "salts": {"people": "/salt"},
         "schema_directory": "/schemas",
+        "history_ms": 60000,
         "executor_storage": "40Gi",
         "executor_storage_request": "2Gi",
     },
@@ -178,6 +180,7 @@ NEW: dict[str, dict[str, Any]] = {
                     "others": [OTHER],
                 },
                 "replay": REPLAY,
+                "table": {"history": "Single"},
                 "sharers": ["orders-us"],
             }
         ],
@@ -225,6 +228,7 @@ NEW: dict[str, dict[str, Any]] = {
                     "message": "m",
                     "failures": {"nulls": 1},
                 },
+                "history": {"waiting": {"0": 5}, "problem": "no broker answers"},
                 "filtered": 3,
                 "lag_bytes": 512.0,
                 "recent": {"records": 9, "rejected": 1, "code": "WrongKind", "path": "$.id", "new_schema": True},
@@ -360,6 +364,7 @@ FORMATS = frozenset(
 )
 """Fields of a `RecordSchema` that only other formats have, or schemas of a registry. The format or the subject is refused."""
 HARMLESS = {
+    "table.history": "no driver names data files, so the log keeps its copy",
     "quality_rules": "rows land without rules, as docs/operations/upgrade.md says",
     "record_schema.evolution": "the operator has decided about the fields of the contract",
     "record_schema.gone": "a column stays",

@@ -25,7 +25,7 @@ def jvm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 def end(jvm: Any, code: ExitCode) -> ExitCode:
     """Return the exit code of a driver whose loop ended with ``code``."""
     driver: Any = Driver.__new__(Driver)
-    driver.server = SimpleNamespace(start=lambda: None, stop=lambda: None)
+    driver.server = driver.history = SimpleNamespace(start=lambda: None, stop=lambda: None)
     driver.loop = SimpleNamespace(run=lambda: code)
     driver._catalogs = SimpleNamespace(close=lambda: None)
     driver._spark = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=jvm)))

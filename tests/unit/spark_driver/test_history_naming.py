@@ -19,13 +19,16 @@ from firn.driver_requests.landed_offsets import (
 )
 from firn.model.errors import UnavailableError
 from firn.model.jobs import DirectReads, RecordSchema, TableTarget
+from firn.model.names import LOG_TAG as TAG
 from firn.model.progress import HistoryProgress
 from firn_spark.ingestion.history import naming
 from firn_spark.ingestion.history.naming import HistoryNaming
-from firn_spark.ingestion.history.tags import TAG, hold, release
+from firn_spark.ingestion.history.tags import hold, release
+from firn_spark.ingestion.topics.state import History
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import TopicInfo
 from firn_spark.kafka.diskless.listener import InternalListener
+from firn_spark.tables.commits import Claim
 from tests.unit.spark_driver.topic import job
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -41,6 +44,8 @@ class FakeTable:
         self.tags: dict[str, int] = {}
         self.files: list[tuple[int, int, int, str]] = []
         self.forever: set[str] = set()
+        self.ignores_tags = False
+        """True for a catalog that accepts tags and does not keep them."""
 
     def snapshot(self, id: int | None) -> Any:
         if id is None or not 1 <= id <= len(self.operations):
@@ -55,6 +60,13 @@ class FakeTable:
 
     def refs(self) -> dict[str, Any]:
         return {name: SimpleNamespace(snapshotId=lambda id=id: id) for name, id in {"main": 1, **self.tags}.items()}
+
+    def refresh(self) -> None:
+        if self.ignores_tags:
+            self.tags.clear()
+
+    def properties(self) -> dict[str, str]:
+        return {}
 
     def manageSnapshots(self) -> Any:
         table, changes = self, list[Any]()
@@ -170,7 +182,10 @@ class Stage:
         self.topic.table.java = self.table
         monkeypatch.setattr(naming, "head", lambda table: table.head())
         monkeypatch.setattr(naming, "newest", lambda table: SimpleNamespace(topic_id=TOPIC_ID, offsets=self.offsets))
+        self.claimed: Claim | None = None
+        monkeypatch.setattr(naming, "read_claim", lambda table, view: self.claimed)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "time", lambda: self.now)
         monkeypatch.setattr(InternalListener, "ask", lambda _, *asked: self.answer(*asked))
         self.naming = HistoryNaming(tables, {"classic": reads}, lambda: [self.topic], 3_600.0)  # type: ignore[arg-type]
 
@@ -202,7 +217,7 @@ def test_offsets_that_brokers_have_not_compared_are_named_with_their_files(monke
     assert [file.path for file in named.files] == ["b", "d"]
     assert {f"{TAG}{named.generation}": 1} == stage.table.tags
     assert stage.table.forever == set(stage.table.tags)
-    assert named.until_ms > time.time() * 1000
+    assert named.until_ms == (stage.now + naming.VALID_SECONDS) * 1000
     assert named.fields == (2, 3, 4, 5, 1, 6)
 
 
@@ -249,12 +264,23 @@ def test_a_request_has_few_files_and_the_rest_follows(monkeypatch: pytest.Monkey
     assert stage.named[1].ranges[0].first == 2_500
 
 
-def test_an_offset_with_too_many_files_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offset_with_too_many_files_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch)
     stage.waiting, stage.offsets = {0: 0, 1: 0}, {0: 9, 1: 9}
     stage.table.files = [(0, 0, 9, str(number)) for number in range(5_000)]
-    stage.look()
+    report = stage.look()
+    assert report is not None
+    assert "in more than 4000 data files; compact the table" in report.problem
     assert stage.named == []
+
+
+def test_long_names_of_files_make_a_smaller_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.offsets, stage.waiting = {0: 4_000}, {0: 0}
+    stage.table.files = [(0, first, first, "x" * 960) for first in range(4_000)]
+    stage.look()
+    assert len(stage.named[0].files) == 1_000
+    assert stage.named[0].model_dump_json().__len__() < 2 << 20
 
 
 def test_many_partitions_have_a_short_filter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,11 +294,7 @@ def test_many_partitions_have_a_short_filter(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     ("refusal", "text"),
-    [
-        (Refusal.COPY, "firn.history=Single"),
-        (Refusal.NO_STORE, "history.stores of the profile"),
-        (Refusal.BUSY, "asks again"),
-    ],
+    [(Refusal.COPY, "firn.history=Single"), (Refusal.NO_STORE, "history.stores of the profile")],
 )
 def test_a_refusal_is_reported_and_tried_again_soon(
     monkeypatch: pytest.MonkeyPatch, refusal: Refusal, text: str
@@ -315,23 +337,50 @@ def test_values_that_are_no_bytes_of_records_are_refused(monkeypatch: pytest.Mon
     assert stage.table.tags == {}
 
 
+def test_brokers_that_are_busy_are_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.waiting, stage.refusal = {0: 0}, Refusal.BUSY
+    assert stage.look() == HistoryProgress(waiting={0: 0})
+    stage.refusal = None
+    stage.look(later=301.0)
+    stage.look(later=301.0)
+    assert len(stage.named) == 2
+
+
+def test_a_catalog_that_keeps_no_tags_is_reported_and_gets_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.waiting, stage.table.ignores_tags = {0: 0}, True
+    report = stage.look()
+    assert report is not None
+    assert "the catalog did not keep tag firn-log-" in report.problem
+    assert stage.named == []
+
+
+def test_a_driver_whose_table_another_one_has_claimed_moves_no_tag(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.waiting, stage.topic.epoch, stage.claimed = {0: 0}, 3, Claim(4, "other")
+    stage.look()
+    assert (stage.named, stage.table.tags) == ([], {})
+    stage.claimed = Claim(3, "own")
+    stage.look()
+    assert len(stage.named) == 1
+
+
 def test_one_tag_follows_appends_and_another_begins_after_a_rewrite() -> None:
     table = FakeTable("append")
-    first, begins = hold(table, table.head())
-    assert begins
-    assert hold(table, table.head()) == (first, False)
+    first = hold(table, table.head())
+    assert hold(table, table.head()) == first
     table.operations += ["append", "append"]
-    assert hold(table, table.head()) == (first, False)
+    assert hold(table, table.head()) == first
     assert table.tags == {f"{TAG}{first}": 3}
     table.operations += ["replace", "append"]
-    second, begins = hold(table, table.head())
-    assert begins
+    second = hold(table, table.head())
     assert second > first
     assert table.tags == {f"{TAG}{first}": 3, f"{TAG}{second}": 5}
     assert release(table, second) == [f"{TAG}{first}"]
     assert table.tags == {f"{TAG}{second}": 5}
     table.tags.clear()
-    assert hold(table, table.head())[0] >= first, "another client dropped the tag"
+    assert hold(table, table.head()) >= first, "another client dropped the tag"
 
 
 def test_the_tag_of_an_earlier_generation_stays_while_brokers_may_use_its_files(
@@ -346,13 +395,37 @@ def test_the_tag_of_an_earlier_generation_stays_while_brokers_may_use_its_files(
         stage.look()
     assert len(stage.table.tags) == 2, "brokers have batches of it"
     stage.older = {}
-    stage.table.operations.append("overwrite")
-    for _ in range(4):
-        stage.look()
-    assert len(stage.table.tags) == 3, "a request with its files may still be valid"
     stage.look()
-    assert len(stage.table.tags) == 1
     assert first not in stage.table.tags
+
+
+def test_tags_go_four_hours_after_the_next_generation_however_often_others_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(monkeypatch)
+    for _ in range(12):
+        stage.table.operations.append("replace")
+        stage.look()
+    assert len(stage.table.tags) == 5, "a request with their files may still be valid"
+
+
+def test_a_driver_that_restarts_drops_no_tag_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.look()
+    stage.table.operations.append("replace")
+    stage.look()
+    stage.topic.history = History()
+    stage.look()
+    assert len(stage.table.tags) == 2
+
+
+def test_another_topic_of_the_name_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.waiting = {0: 40}
+    stage.look()
+    stage.topic.reading.topic = TopicInfo("AAAAAAAAAAAAAAAAAAAAAg", (0, 1))
+    assert stage.look(later=1.0) == HistoryProgress(), "the table has no record of it yet"
+    assert stage.topic.history.named == {}
 
 
 def test_a_topic_that_went_back_to_copy_loses_its_last_tag_with_its_last_batch(
@@ -362,10 +435,13 @@ def test_a_topic_that_went_back_to_copy_loses_its_last_tag_with_its_last_batch(
     stage.look()
     assert stage.asked == [], "a table without tags causes no request"
     stage.table.tags = {f"{TAG}7": 1}
+    for _ in range(3):
+        stage.look()
+    assert stage.table.tags, "a request from before the change may still be valid"
     stage.older = {0: 3}
     for _ in range(5):
-        stage.look()
-    assert stage.table.tags
+        assert stage.look() is None
+    assert stage.table.tags, "brokers have batches of it"
     assert stage.named == []
     stage.older = {}
     stage.look()

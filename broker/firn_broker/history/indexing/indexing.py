@@ -5,12 +5,12 @@ ones. Batches that the data files do not give back stay as they came. They move 
 where they are if they have none that the files give back."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby, islice
 from uuid import UUID
 
-from firn.driver_requests.landed_offsets import Landed
+from firn.driver_requests.landed_offsets import DataFile, Landed
 from firn.model.clock import Clock
 from firn.model.errors import CorruptDataError, FencedError, UnavailableError
 from firn.records import record_batch
@@ -52,8 +52,10 @@ class _Run:
 
     ranges: Sequence[BatchRange]
     batches: Sequence[memoryview]
-    heads: Heads | None
+    heads: Heads | None = None
     """The heads of rebuilt batches; None for batches of WAL objects."""
+    entry: Entry | None = None
+    """The entry of the ranges, if the data files of its rows are still those of the table. Its batches are not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class Indexed:
     bytes: int = 0
     """Bytes of batches that data files give back, as their producers sent them."""
     kept_bytes: int = 0
+    left: int = 0
+    """Batches that stay where they are, because the data files give back none of their neighbours either."""
     objects: int = 0
     refused: int = 0
     """Swaps that did not take place, because the log has changed."""
@@ -133,7 +137,7 @@ class Indexing:
             # A process that indexed for this broker was killed.
             await self._log.commit(Commit(lease, key, 0, ()))
         counts = Indexed()
-        table = self._table(landed, counts)
+        table, files = self._table(landed, counts), frozenset(landed.files)
         reader = RowReader(self._files)
         waiting, kept, size = list[_Stretch](), 0, 0
         for index, (first, last) in _bounds(landed).items():
@@ -143,12 +147,15 @@ class Indexing:
                 if not old:
                     break
                 first = old[-1].last_offset + 1
-                for run in await self._read(old, counts):
-                    parts = build(partition, run.batches, table, reader, run.heads)
+                for run in await self._read(old, files, counts):
+                    if run.entry is not None:
+                        parts: list[Entry | Kept] = [run.entry]
+                    else:
+                        parts = build(partition, run.batches, table, reader, run.heads)
                     stretch = _Stretch(partition, run.ranges, parts)
-                    if run.heads is None and not any(isinstance(part, Entry) for part in parts):
+                    if run.heads is None and run.entry is None and not any(isinstance(part, Entry) for part in parts):
                         # A copy would free nothing.
-                        counts.count(stretch, done=True)
+                        counts.left += len(run.batches)
                         continue
                     waiting.append(stretch)
                     kept += sum(map(len, stretch.kept))
@@ -176,6 +183,8 @@ class Indexing:
             (result,) = await self._log.find([Lookup(partition, offset, ENTRY_BYTES)])
             if offset < result.log_start <= last:
                 # Records were deleted since.
+                if found:
+                    return found
                 offset = first = result.log_start
                 continue
             for each in result.ranges:
@@ -191,24 +200,35 @@ class Indexing:
             offset = result.ranges[-1].last_offset + 1
         return found
 
-    async def _read(self, ranges: Sequence[BatchRange], counts: Indexed) -> list[_Run]:
-        """Read ranges, and return those that follow one another. Ranges that cannot be read are left out."""
+    async def _read(self, ranges: Sequence[BatchRange], files: Set[DataFile], counts: Indexed) -> list[_Run]:
+        """Read ranges, and return those that follow one another. Ranges that cannot be read are left out.
+
+        Entries whose rows are all in ``files`` stay as they are."""
         read = await self._stored([each for each in ranges if isinstance(each.place, WalRange)], counts)
-        known = dict[Slot, Heads]()
+        runs = []
         for (_, entry), some in groupby(ranges, key=_entry):
+            run = list(some)
             if entry is not None:
                 try:
-                    await self._rebuilt(list(some), read, known)
+                    runs.append(await self._moving(run, files))
                 except CorruptDataError as error:
                     counts.note(error)
-        runs = []
-        for (readable, _), some in groupby(ranges, key=lambda each: (slot_of(each) in read, slot_of(each) in known)):
-            if readable:
-                run = list(some)
-                found = [known[slot_of(each)] for each in run if slot_of(each) in known]
-                batches = [batch for each in run for batch in read[slot_of(each)]]
-                runs.append(_Run(run, batches, heads.joined(found) if found else None))
+                continue
+            for readable, part in groupby(run, key=lambda each: slot_of(each) in read):
+                if readable:
+                    found = list(part)
+                    runs.append(_Run(found, [batch for each in found for batch in read[slot_of(each)]]))
         return runs
+
+    async def _moving(self, ranges: Sequence[BatchRange], files: Set[DataFile]) -> _Run:
+        """Return table ranges of one entry that move. Raises CorruptDataError and UnavailableError."""
+        places = [each.place for each in ranges if isinstance(each.place, TableRange)]
+        entry = await self._tables.entry(places[0])
+        known = heads.joined([await self._tables.heads(place) for place in places])
+        if files >= set(entry.files):
+            return _Run(ranges, [], entry=replace(entry, heads=known))
+        rebuilt = await self._tables.rebuild(ranges)
+        return _Run(ranges, [batch for data in rebuilt for batch in _split(data)], known)
 
     async def _stored(self, ranges: Sequence[BatchRange], counts: Indexed) -> dict[Slot, Sequence[memoryview]]:
         """Return the batches of ranges of WAL objects, without those that cannot be read."""
@@ -229,16 +249,6 @@ class Indexing:
                 except CorruptDataError as error:
                     counts.note(error)
         return read
-
-    async def _rebuilt(
-        self, ranges: Sequence[BatchRange], read: dict[Slot, Sequence[memoryview]], known: dict[Slot, Heads]
-    ) -> None:
-        """Add the batches and the heads of table ranges of one entry. Raises CorruptDataError and UnavailableError."""
-        found = await self._tables.rebuild(ranges)
-        for each, data in zip(ranges, found, strict=True):
-            assert isinstance(each.place, TableRange)
-            known[slot_of(each)] = await self._tables.heads(each.place)
-            read[slot_of(each)] = _split(data)
 
     async def _move(self, lease: NodeLease, landed: Landed, stretches: Sequence[_Stretch], counts: Indexed) -> None:
         """Write one object, and swap the ranges of the stretches, which are ordered by partition and offset."""

@@ -53,6 +53,9 @@ class Indexings:
             landed = self._waiting.pop(topic)
             if not self._waiting:
                 self._more.clear()
+            if not self._single(topic):
+                # The topic changed while it waited: its log keeps its copy.
+                continue
             try:
                 await self._index(landed)
             except UnavailableError as error:

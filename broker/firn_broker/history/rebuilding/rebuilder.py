@@ -31,18 +31,19 @@ class Rebuilder:
         for each in ranges:
             place = each.place
             assert isinstance(place, TableRange)
-            found.append(rebuild(await self._entry(place), place.position, place.length, self._reader))
+            found.append(rebuild(await self.entry(place), place.position, place.length, self._reader))
         return found
 
     async def heads(self, place: TableRange) -> Heads:
         """Return the heads of the batches of a range. Raises CorruptDataError and UnavailableError."""
-        entry = await self._entry(place)
+        entry = await self.entry(place)
         return entry.heads.select(*_numbers(entry, place.position, place.length))
 
     def close(self) -> None:
         """Do nothing: there are no processes."""
 
-    async def _entry(self, place: TableRange) -> Entry:
+    async def entry(self, place: TableRange) -> Entry:
+        """Return the entry of a range. Raises CorruptDataError and UnavailableError."""
         slot = place.key, place.entry
         entry = self._kept.pop(slot, None)
         if entry is None:

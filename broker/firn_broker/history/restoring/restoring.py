@@ -7,17 +7,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import groupby
+from typing import NamedTuple
 from uuid import UUID
 
 from firn.model.errors import CorruptDataError
 from firn.records import record_batch
 from firn_broker.history import entries
-from firn_broker.log_types import Partition
+from firn_broker.log_types import RANGE_BYTES, BatchRange, Partition
 from firn_broker.ports import History, ObjectStore
 from firn_broker.storage import wal
 
 OBJECT_BYTES = 64 << 20
 """Bytes of the batches of a merged object, unless one batch has more."""
+SHARED_BYTES = 2 * RANGE_BYTES
+"""Bytes of the batches with which a merged object begins although the one before ends with them. So each batch range that the history
+object replaced is whole in one of them."""
 
 
 @dataclass(slots=True)
@@ -42,7 +46,7 @@ async def restore(objects: ObjectStore, keys: Sequence[str], history: History) -
     for key in keys:
         if key.endswith(wal.HISTORY):
             try:
-                await _restore(objects, key, history, restored.keys)
+                await _Restoring(objects, key, history, restored).run()
             except KeyError:
                 restored.unreadable[key] = "the object does not exist"
             except CorruptDataError as error:
@@ -50,60 +54,90 @@ async def restore(objects: ObjectStore, keys: Sequence[str], history: History) -
     return restored
 
 
-async def _restore(objects: ObjectStore, key: str, history: History, made: list[str]) -> None:
-    """Upload the batches of a history object. Raises CorruptDataError, KeyError, UnavailableError."""
-    size = await objects.size(key)
-    (data,) = await objects.get_ranges(key, [(0, size)])
-    writer, number = wal.writer(data[: wal.HEAD]), 0
-    for partition, batches in _kept(data):
-        await _upload(objects, key, number, writer, partition, batches, made)
-        number += 1
-    for position, content in wal.entries(data):
-        entry = entries.decode(content)
-        ranges = entry.ranges(key, position, wal.FRAME + len(content))
-        batches = [batch for found in await history.rebuild(ranges) for batch in _split(found)]
-        await _upload(objects, key, number, writer, entry.partition, batches, made)
-        number += 1
+class _Piece(NamedTuple):
+    """Batches of a history object: as they came, or those of a table range."""
+
+    partition: Partition
+    offset: int
+    length: int
+    place: int | BatchRange
+    """Position of a batch, or the range."""
 
 
-def _kept(data: memoryview) -> Iterator[tuple[Partition, Sequence[memoryview]]]:
-    """Yield the batches of a history object that lie in it as they came."""
-    start, end = wal.index_range(data[-wal.TAIL :], len(data))
-    index = wal.read_index(data[start:end], data[-wal.TAIL :])
-    for partition, group in groupby(index, key=lambda batch: batch.partition):
-        batches, size = list[memoryview](), 0
-        for each in group:
-            if batches and size + each.length > OBJECT_BYTES:
-                yield partition, batches
-                batches, size = [], 0
-            batches.append(data[each.position : each.position + each.length])
-            size += each.length
-        yield partition, batches
+class _Restoring:
+    """The work on one history object."""
+
+    def __init__(self, objects: ObjectStore, key: str, history: History, restored: Restored) -> None:
+        self._objects = objects
+        self._key = key
+        self._history = history
+        self._restored = restored
+        self._data = memoryview(b"")
+
+    async def run(self) -> None:
+        """Upload the batches of each partition in the order of their offsets. Raises CorruptDataError, KeyError, UnavailableError."""
+        size = await self._objects.size(self._key)
+        (self._data,) = await self._objects.get_ranges(self._key, [(0, size)])
+        pieces = sorted([*self._kept(), *self._in_tables()], key=lambda piece: piece[:2])
+        number = 0
+        for _, group in groupby(pieces, key=lambda piece: piece.partition):
+            for some in _portions(list(group)):
+                await self._upload(number, some)
+                number += 1
+
+    def _kept(self) -> Iterator[_Piece]:
+        """Yield the batches that lie in the object as they came."""
+        start, end = wal.index_range(self._data[-wal.TAIL :], len(self._data))
+        for each in wal.read_index(self._data[start:end], self._data[-wal.TAIL :]):
+            offset = int.from_bytes(self._data[each.position : each.position + 8], "big")
+            yield _Piece(each.partition, offset, each.length, each.position)
+
+    def _in_tables(self) -> Iterator[_Piece]:
+        """Yield the batches of entries, range by range."""
+        for position, content in wal.entries(self._data):
+            entry = entries.decode(content)
+            for each in entry.ranges(self._key, position, wal.FRAME + len(content)):
+                yield _Piece(entry.partition, each.base_offset, each.place.length, each)
+
+    async def _upload(self, number: int, pieces: Sequence[_Piece]) -> None:
+        """Upload an object with these batches, unless it is there. Raises UnavailableError."""
+        id = _id(self._key, number)
+        copy = wal.merged_key(id)
+        try:
+            await self._objects.size(copy)
+        except KeyError:
+            batches = [batch for piece in pieces for batch in await self._batches(piece)]
+            if batches:
+                segments = [(pieces[0].partition, [record_batch.rewritten(batch) for batch in batches])]
+                data, _ = wal.assemble(id, *wal.writer(self._data[: wal.HEAD]), segments)
+                await self._objects.put(copy, data)
+                self._restored.keys.append(copy)
+
+    async def _batches(self, piece: _Piece) -> list[memoryview]:
+        """Return the batches of a piece; none if the data files do not give them back, which the result notes."""
+        if isinstance(piece.place, int):
+            return [self._data[piece.place : piece.place + piece.length]]
+        try:
+            (found,) = await self._history.rebuild([piece.place])
+        except CorruptDataError as error:
+            self._restored.unreadable[self._key] = str(error)
+            return []
+        return [found[start : start + size] for start, size, _ in record_batch.walk(found)]
 
 
-def _split(batches: memoryview) -> Iterator[memoryview]:
-    for start, size, _ in record_batch.walk(batches):
-        yield batches[start : start + size]
-
-
-async def _upload(
-    objects: ObjectStore,
-    key: str,
-    number: int,
-    writer: tuple[int, int],
-    partition: Partition,
-    batches: Sequence[memoryview],
-    made: list[str],
-) -> None:
-    """Upload a part of a history object, unless it is there, and add its key to ``made``."""
-    id = _id(key, number)
-    copy = wal.merged_key(id)
-    try:
-        await objects.size(copy)
-    except KeyError:
-        data, _ = wal.assemble(id, *writer, [(partition, [record_batch.rewritten(batch) for batch in batches])])
-        await objects.put(copy, data)
-        made.append(copy)
+def _portions(pieces: Sequence[_Piece]) -> Iterator[Sequence[_Piece]]:
+    """Yield the pieces of a partition for one object after the other. The last ones of an object are also the first of the next."""
+    first, size = 0, 0
+    for number, piece in enumerate(pieces):
+        if size + piece.length > OBJECT_BYTES and number > first:
+            yield pieces[first:number]
+            size = 0
+            while number > first + 1 and size + pieces[number - 1].length <= SHARED_BYTES:
+                number -= 1
+                size += pieces[number].length
+            first = number
+        size += piece.length
+    yield pieces[first:]
 
 
 def _id(key: str, number: int) -> UUID:

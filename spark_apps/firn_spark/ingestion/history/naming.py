@@ -34,11 +34,12 @@ from firn.model.progress import HistoryProgress, Offsets
 from firn.tables import rows
 from firn_spark.credentials import without_secrets
 from firn_spark.ingestion.history import tags
+from firn_spark.ingestion.topics.state import History
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.diskless.direct_reads import uuid_of
 from firn_spark.kafka.diskless.listener import InternalListener
 from firn_spark.tables.branches.landing import head
-from firn_spark.tables.commits import newest
+from firn_spark.tables.commits import Claim, newest, read_claim
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.java_tables import Tables
 
@@ -52,7 +53,10 @@ FAILED_SECONDS = 60.0
 VALID_SECONDS = 2 * 3_600.0
 """Seconds after which brokers do not begin to use named files."""
 RELEASED_SECONDS = 2 * VALID_SECONDS
-"""Seconds for which the tag of an earlier generation stays. Brokers that compare its files may use them until `VALID_SECONDS`."""
+"""Seconds for which a tag stays after the next generation has begun. Brokers that compare its files may use them until `VALID_SECONDS`."""
+BUSY_SECONDS = 300.0
+MOST_FILE_BYTES = 1_500_000
+"""Bytes of the names of files in a request."""
 MOST_BYTES = 1 << 20
 ALL_GENERATIONS = 1 << 62
 MOST_FILTERED = 100
@@ -61,7 +65,6 @@ _KAFKA = ("partition", "offset", "timestamp_ms", "key")
 REFUSALS = {
     Refusal.COPY: f"the topic does not have the config {names.HISTORY}={names.SINGLE} yet",
     Refusal.NO_STORE: "the brokers know no store of data files; add the store of the table to history.stores of the profile",
-    Refusal.BUSY: "the brokers have too many topics to compare; the driver asks again",
 }
 
 
@@ -82,7 +85,6 @@ class HistoryNaming:
         self._listeners = {profile: InternalListener(reads) for profile, reads in direct.items()}
         self._topics = topics
         self._every = every
-        self._started = time.monotonic()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
 
@@ -97,29 +99,37 @@ class HistoryNaming:
     def _run(self) -> None:
         while not self._stopping.wait(min(LOOK_SECONDS, self._every)):
             for topic in list(self._topics()):
+                if self._stopping.is_set():
+                    return
                 if topic.prepared and not topic.fenced and not topic.removed:
-                    self.look(topic)
+                    try:
+                        self.look(topic)
+                    except Exception:
+                        # The next topics have their turn, and this one in an hour.
+                        topic.history.next_at = time.monotonic() + self._every
+                        log.exception("the data files of a topic were not named to the brokers", topic=topic.job.topic)
 
     def look(self, topic: Topic) -> None:
-        """Name the files of a topic if that is due. Never raises: a failure becomes part of the topic's report."""
-        state, now = topic.history, time.monotonic()
+        """Name the files of a topic if that is due. A failure that an outage or a user causes becomes part of the topic's report."""
+        now, key = time.monotonic(), (topic.job.table.history, topic.topic_id)
+        if topic.history.key != key:
+            topic.history = History(key=key, since=now)
+        state = topic.history
         if now < state.next_at:
             return
+        state.next_at = now + self._every
         try:
-            waiting = self._name(topic, now) if self._has_history(topic) else {}
+            report = self._name(topic, now) if self._has_history(topic) else None
         except (FirnError, OSError, http.client.HTTPException, ValidationError, ValueError, LookupError) as error:
-            problem = without_secrets(
-                f"{type(error).__name__}: {str(error)[:300]}" if not isinstance(error, FirnError) else str(error)
-            )
+            problem = str(error) if isinstance(error, FirnError) else f"{type(error).__name__}: {str(error)[:300]}"
+            problem = without_secrets(problem)
             state.next_at = now + min(self._every, FAILED_SECONDS)
             log.warning(
                 "the data files of a topic were not named to the brokers", topic=topic.job.topic, problem=problem
             )
             before = state.report.waiting if state.report is not None else {}
-            state.report = HistoryProgress(waiting=before, problem=problem)
-        else:
-            state.next_at = now + self._every
-            state.report = HistoryProgress(waiting=waiting)
+            report = HistoryProgress(waiting=before, problem=problem)
+        state.report = report
 
     def _has_history(self, topic: Topic) -> bool:
         """Return whether brokers rebuild the log of a topic from its table, or may still do so for earlier records."""
@@ -131,8 +141,8 @@ class HistoryNaming:
         except JAVA_ERRORS as error:
             raise translate(error, f"table {topic.job.table.identifier}, history") from error
 
-    def _name(self, topic: Topic, now: float) -> Offsets:
-        """Name the files of a topic, and return the first offset of each partition that the brokers have not compared yet."""
+    def _name(self, topic: Topic, now: float) -> HistoryProgress | None:
+        """Name the files of a topic, and return the report; None for a topic whose log keeps its copy."""
         job = topic.job
         listener = self._listeners.get(job.profile)
         if listener is None:
@@ -144,51 +154,50 @@ class HistoryNaming:
             raise NotReadyError(f"table {job.table.identifier} does not exist; the driver creates it")
         try:
             if job.table.history != names.SINGLE:
-                self._release(topic, listener, table, ALL_GENERATIONS, now)
-                return {}
+                # A request with files may have come before the change.
+                if now >= topic.history.since + RELEASED_SECONDS:
+                    self._release(topic, listener, table, ALL_GENERATIONS)
+                return None
             return self._name_files(topic, listener, table, now)
         except JAVA_ERRORS as error:
             raise translate(error, f"table {job.table.identifier}, history") from error
 
-    def _name_files(self, topic: Topic, listener: InternalListener, table: Any, now: float) -> Offsets:
-        state, snapshot = topic.history, head(table)
+    def _name_files(self, topic: Topic, listener: InternalListener, table: Any, now: float) -> HistoryProgress:
+        state, snapshot, until = topic.history, head(table), int((time.time() + VALID_SECONDS) * 1000)
         landed = newest(table) if snapshot is not None else None
-        if landed is None or landed.topic_id != topic.topic_id:
-            return {}
+        claim = read_claim(table, topic.view)
+        if landed is None or landed.topic_id != topic.topic_id or _is_taken(topic, claim):
+            return state.report or HistoryProgress()
         fields = _fields(table, topic.job.table.metadata_columns, topic.job.record_schema.format)
-        generation, begins = tags.hold(table, snapshot)
-        if begins:
-            state.began_at = now
-        found = self._release(topic, listener, table, generation, now)
+        generation = tags.hold(table, snapshot)
+        self._release(topic, listener, table, tags.replaced_before(table, time.time() - RELEASED_SECONDS))
+        found = _unindexed(topic, listener, generation)
         ranges = self._ranges(topic, found, landed.offsets, now)
-        named = self._landed(topic, table, snapshot, ranges, generation, fields)
-        if named.ranges:
+        if ranges:
+            named = self._landed(topic, table, snapshot, ranges, generation, until, fields)
             refusal = listener.ask(LANDED_PATH, named, LandedAnswer, MOST_BYTES).refusal
+            if refusal is Refusal.BUSY:
+                state.next_at = now + min(self._every, BUSY_SECONDS)
+                return HistoryProgress(waiting=dict(found.waiting))
             if refusal is not None:
                 raise NotReadyError(f"topic {topic.job.topic}: {REFUSALS[refusal]}")
             state.named = state.named | {each.partition: each.last + 1 for each in named.ranges}
+            state.cut = named.ranges != tuple(ranges)
             log.info(
                 "named data files to the brokers", topic=topic.job.topic, files=len(named.files), generation=generation
             )
-        return dict(found.waiting)
+        return HistoryProgress(waiting=dict(found.waiting))
 
-    def _release(
-        self, topic: Topic, listener: InternalListener, table: Any, generation: int, now: float
-    ) -> FirstOffset:
-        """Drop the tags of generations before ``generation`` if brokers need none of them. Return the offsets to name."""
-        question = Unindexed(topics=(Asked(uuid_of(topic.topic_id), generation),))
-        (found,) = listener.ask(UNINDEXED_PATH, question, FirstOffsets, MOST_BYTES).topics
-        if found.error:
-            raise NotReadyError(f"topic {topic.job.topic}: the brokers answer {found.error}")
-        if not found.older and now >= (topic.history.began_at or self._started) + RELEASED_SECONDS:
+    def _release(self, topic: Topic, listener: InternalListener, table: Any, generation: int) -> None:
+        """Drop the tags of generations before ``generation`` if brokers need none of them."""
+        if generation and not _unindexed(topic, listener, generation).older:
             for name in tags.release(table, generation):
                 log.info("dropped a tag whose data files no broker needs", table=topic.job.table.identifier, tag=name)
-        return found
 
     def _ranges(self, topic: Topic, found: FirstOffset, landed: Offsets, now: float) -> list[LandedRange]:
         """Return the offsets to name: those that brokers have not compared, and those that files of earlier generations have."""
         state = topic.history
-        if now >= state.named_at + AGAIN_SECONDS:
+        if now >= state.named_at + AGAIN_SECONDS and not state.cut:
             state.named, state.named_at = {}, now
         starts = {part: max(offset, state.named.get(part, 0)) for part, offset in found.waiting.items()}
         for part, offset in found.older.items():
@@ -206,16 +215,20 @@ class HistoryNaming:
         snapshot: Any,
         ranges: list[LandedRange],
         generation: int,
+        until: int,
         fields: RecordFields,
     ) -> Landed:
-        """Return the request with the files of a snapshot that may have these offsets."""
+        """Return the request with the files of a snapshot that may have these offsets. Raises NotReadyError if one offset has too many."""
         shape = topic.job.table.metadata_columns
-        files = list(self._files(table, snapshot, ranges, shape)) if ranges else []
-        while len(files) > MAX_FILES:
+        files = list(self._files(table, snapshot, ranges, shape))
+        while len(files) > MAX_FILES or sum(map(_bytes, files)) > MOST_FILE_BYTES:
             # The next time, the driver names the rest.
             ranges = _fewer(ranges)
-            files = list(self._files(table, snapshot, ranges, shape)) if ranges else []
-        until = int((time.time() + VALID_SECONDS) * 1000)
+            if not ranges:
+                raise NotReadyError(
+                    f"table {topic.job.table.identifier}: the rows of some offsets may be in more than {MAX_FILES} data files; compact the table"
+                )
+            files = list(self._files(table, snapshot, ranges, shape))
         return Landed(
             topic=uuid_of(topic.topic_id),
             generation=generation,
@@ -254,6 +267,25 @@ class HistoryNaming:
             one = both(expressions.equal(partition, each.partition), bounds)
             found = one if found is None else either(found, one)
         return found
+
+
+def _unindexed(topic: Topic, listener: InternalListener, generation: int) -> FirstOffset:
+    """Ask the brokers for the offsets that they have not compared, and those of earlier generations. Raises NotReadyError."""
+    question = Unindexed(topics=(Asked(uuid_of(topic.topic_id), generation),))
+    (found,) = listener.ask(UNINDEXED_PATH, question, FirstOffsets, MOST_BYTES).topics
+    if found.error:
+        raise NotReadyError(f"topic {topic.job.topic}: the brokers answer {found.error}")
+    return found
+
+
+def _is_taken(topic: Topic, claim: Claim | None) -> bool:
+    """Return whether another driver has begun to work on the table since. Only one driver may move a tag."""
+    return claim is not None and topic.epoch is not None and claim.epoch > topic.epoch
+
+
+def _bytes(file: DataFile) -> int:
+    """Return the bytes that a file takes in a request."""
+    return len(file.path) + 40
 
 
 def _fewer(ranges: Sequence[LandedRange]) -> list[LandedRange]:

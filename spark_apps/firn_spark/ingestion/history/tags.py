@@ -7,32 +7,47 @@ from the newest snapshot. Then the tag stays, and another one follows. The numbe
 import time
 from typing import Any
 
+from firn.model.errors import ConflictError
+from firn.model.names import LOG_TAG
 from firn_spark.tables.branches.landing import lineage
 
-TAG = "firn-log-"
-"""Beginning of the names of tags."""
 APPEND = "append"
 _FOREVER_MS = 2**63 - 1
 
 
-def hold(table: Any, snapshot: Any) -> tuple[int, bool]:
-    """Let a tag hold the files of a snapshot. Return its generation, and whether it begins. Raises Java's exceptions."""
+def hold(table: Any, snapshot: Any) -> int:
+    """Let a tag hold the files of a snapshot, and return its generation.
+
+    Raises Java's exceptions, and ConflictError if the catalog does not keep the tag."""
     tags, id = _tags(table), int(snapshot.snapshotId())
     newest = max(tags, default=0)
     if tags.get(newest) == id:
-        return newest, False
+        return newest
     change = table.manageSnapshots()
     if newest and _only_appends(table, snapshot, tags[newest]):
+        begun = newest
         change.replaceTag(_name(newest), id).commit()
-        return newest, False
-    begun = max(int(time.time()), newest + 1)
-    change.createTag(_name(begun), id).setMaxRefAgeMs(_name(begun), _FOREVER_MS).commit()
-    return begun, True
+    else:
+        begun = max(int(time.time()), newest + 1)
+        change.createTag(_name(begun), id).setMaxRefAgeMs(_name(begun), _FOREVER_MS).commit()
+    table.refresh()
+    if _tags(table).get(begun) != id:
+        # Nessie accepts the request, and ignores the tag.
+        raise ConflictError(
+            f"table {table.name()}: the catalog did not keep tag {_name(begun)}, which holds the data files of the log; set"
+            " spec.storage.history: Copy, or use a catalog that keeps tags"
+        )
+    return begun
 
 
 def exist(table: Any) -> bool:
     """Return whether a table has such a tag. Raises Java's exceptions."""
     return bool(_tags(table))
+
+
+def replaced_before(table: Any, moment: float) -> int:
+    """Return the newest generation that had begun by ``moment`` (Unix seconds); 0 without one. Raises Java's exceptions."""
+    return max((each for each in _tags(table) if each <= moment), default=0)
 
 
 def release(table: Any, generation: int) -> list[str]:
@@ -44,7 +59,7 @@ def release(table: Any, generation: int) -> list[str]:
 
 
 def _name(generation: int) -> str:
-    return f"{TAG}{generation}"
+    return f"{LOG_TAG}{generation}"
 
 
 def _tags(table: Any) -> dict[int, int]:
@@ -52,7 +67,7 @@ def _tags(table: Any) -> dict[int, int]:
     return {
         int(generation): int(ref.snapshotId())
         for name, ref in dict(table.refs()).items()
-        if (generation := str(name).removeprefix(TAG)) != str(name) and generation.isdecimal()
+        if (generation := str(name).removeprefix(LOG_TAG)) != str(name) and generation.isdecimal()
     }
 
 

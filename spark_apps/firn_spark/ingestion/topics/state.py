@@ -521,14 +521,18 @@ class Publishing:
 class History:
     """The data files that brokers know, for a topic whose log keeps no copy of what its table has."""
 
+    key: tuple[str, str] = ("", "")
+    """History of the contract, and Kafka's id of the topic, to which the rest belongs."""
+    since: float = 0.0
+    """When this process first saw them (monotonic seconds)."""
     next_at: float = 0.0
     """When to name files again (monotonic seconds)."""
     named: Offsets = field(default_factory=dict)
     """Partition -> end of the offsets that were named. Replaced, not changed."""
     named_at: float = 0.0
     """When offsets were first named, or named again (monotonic seconds)."""
-    began_at: float | None = None
-    """When this process began the present generation of data files (monotonic seconds); None if it did not."""
+    cut: bool = False
+    """True if the last request had only the first of the offsets. The next one continues, and does not begin again."""
     report: HistoryProgress | None = None
 
 
