@@ -55,7 +55,10 @@ REPLAY: dict[str, Any] = {
     "records": 1000,
 }
 
-OTHER: dict[str, Any] = json.loads((RELEASED / "0.1.0" / "ingest-job.json").read_text())["table"] | {"name": "refunds"}
+OTHER: dict[str, Any] = json.loads((RELEASED / "0.1.0" / "ingest-job.json").read_text())["table"] | {
+    "name": "refunds",
+    "history": "Single",
+}
 
 NEW: dict[str, dict[str, Any]] = {
     "ingest-job": {
