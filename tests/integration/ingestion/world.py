@@ -260,7 +260,7 @@ class World(AbstractContextManager["World"]):
     def stop(self) -> None:
         for driver, thread in self.drivers:
             driver.loop.stop()
-            thread.join(60)
+            thread.join(240)
             assert not thread.is_alive(), "the driver does not end"
         self.drivers.clear()
 
