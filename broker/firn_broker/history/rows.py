@@ -206,4 +206,7 @@ def _column(table: pa.Table, path: str) -> pa.Array:
     else:
         name, _, rest = path.partition(".")
         array = pc.call_function("struct_field", [table[name]], pc.StructFieldOptions(rest.split(".")))
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    if not isinstance(array, pa.ChunkedArray):
+        return array
+    # The other call copies even a single chunk.
+    return array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
