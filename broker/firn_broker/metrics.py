@@ -159,7 +159,8 @@ MAINTENANCE_BEHIND = Gauge(
 )
 INDEXED_BYTES = Counter(
     "firn_broker_indexed_bytes_total",
-    "Bytes of batches that this broker has compared with tables: batches that data files give back (table), and others (kept)",
+    "Bytes of batches that this broker has compared with tables: batches that data files give back (table), and others that moved to"
+    " history objects (kept)",
     ["found"],
 )
 UNMERGED_SECONDS = Gauge(

@@ -66,7 +66,9 @@ class Unindexed(Contract):
 
 
 class FirstOffset(NamedTuple):
-    """The first offset of each partition that has such batches, or Kafka's name of the error that prevents the answer."""
+    """For one topic: the first offset of each partition with batches to name, or Kafka's name of the error that prevents the answer.
+
+    Partitions without such batches are absent."""
 
     error: str
     waiting: Mapping[int, int]

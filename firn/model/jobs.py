@@ -646,7 +646,7 @@ class GroupSettings(Contract):
     schema_directory: str | None = Field(default=None, exclude_if=lambda directory: directory is None)
     """Directory in which the driver stores schemas of registries."""
     history_ms: int = Field(default=3_600_000, exclude_if=lambda pause: pause == 3_600_000)
-    """Time between two names of a topic's data files to the brokers, if the log keeps no copy."""
+    """Milliseconds between two requests that name a topic's data files to the brokers. Only with history Single."""
     jobs_directory: str | None = None
     listen: str = "0.0.0.0:8080"
 

@@ -119,7 +119,7 @@ def read(batches: Sequence[memoryview]) -> Heads:
 
 
 def joined(parts: Sequence[Heads]) -> Heads:
-    """Return the heads of batches of which each part begins behind the one before."""
+    """Return consecutive parts as one. Each part begins at the offset after the end of the part before it."""
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
     return Heads(parts[0].base_offset, **columns, time_deltas=np.concatenate([part.time_deltas for part in parts]))
 

@@ -37,7 +37,7 @@ class Gate(Protocol):
     async def forbidden(
         self, caller: Caller, topics: Collection[UUID], operation: Operation = Operation.READ
     ) -> Mapping[UUID, ErrorCode]:
-        """Return the errors of the topics with which the caller may not do this. Raises UnavailableError."""
+        """Return an error for each topic on which the caller may not perform ``operation``. Raises UnavailableError."""
         ...
 
 

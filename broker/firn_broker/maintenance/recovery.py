@@ -96,8 +96,8 @@ async def recover(
 ) -> Recovered:
     """Commit these objects in the order of their writers and producers, while the coordinator is stopped.
 
-    ``missing`` are the objects with batch ranges that the bucket lacks, ``unreadable`` those of the objects that other steps could not
-    read, and ``restored`` those with batches of history objects. Raises FencedError, UnavailableError.
+    ``missing`` are the objects with batch ranges that the bucket lacks. ``unreadable`` are history objects that could not be read
+    completely, and ``restored`` merged objects with the batches of history objects. Raises FencedError, UnavailableError.
     """
     recovery = _Recovery(store, objects, topic_configs, frozenset(restored))
     recovery.result.skipped += unreadable

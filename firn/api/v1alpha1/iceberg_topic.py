@@ -881,7 +881,7 @@ class StorageSpec(ApiModel):
         default="Copy",
         description="Copy: log and table both have each record. Single: the brokers delete batches of the log that the table gives back byte"
         " for byte, and rebuild them for consumers. It needs a raw schema, and history in the profile of the operator's"
-        " configuration. It may change.",
+        " configuration. You can change it at any time.",
     )
 
 
@@ -1377,7 +1377,7 @@ class IcebergTopic(ApiModel):
 
     @property
     def history(self) -> Literal["Copy", "Single"]:
-        """Return whether the log keeps a copy of the records that the table has."""
+        """Return ``spec.storage.history``: Copy if the log keeps the records that the table has, else Single."""
         return self.spec.storage.history if self.spec.storage is not None else "Copy"
 
     @property

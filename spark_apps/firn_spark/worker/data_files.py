@@ -343,7 +343,7 @@ class ParquetSettings:
     dictionary_bytes: int
     """Largest size of a dictionary. pyarrow writes later values in plain form."""
     by_partition: bool
-    """True if each row group has the rows of one Kafka partition."""
+    """True if large Kafka partitions get row groups of their own."""
     delta: bool
     """True to store integers and times that hardly repeat as differences."""
 

@@ -18,7 +18,7 @@ _PARTITION = columns.METADATA[0][0]
 
 
 def are_by_partition(properties: Mapping[str, str]) -> bool:
-    """Return whether the row groups of a table with these properties have the rows of one Kafka partition each."""
+    """Return whether large Kafka partitions have row groups of their own in a table with these properties."""
     return properties.get(HISTORY) == SINGLE
 
 

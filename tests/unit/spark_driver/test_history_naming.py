@@ -270,7 +270,7 @@ def test_an_offset_with_too_many_files_is_reported(monkeypatch: pytest.MonkeyPat
     stage.table.files = [(0, 0, 9, str(number)) for number in range(5_000)]
     report = stage.look()
     assert report is not None
-    assert "in more than 4000 data files; compact the table" in report.problem
+    assert "do not fit into a request (at most 4000 files" in report.problem
     assert stage.named == []
 
 

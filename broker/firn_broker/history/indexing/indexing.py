@@ -79,7 +79,7 @@ class Indexed:
     batches: int = 0
     """Batches that data files give back."""
     kept: int = 0
-    """Batches that stay as they came."""
+    """Batches that moved to a history object as they came."""
     bytes: int = 0
     """Bytes of batches that data files give back, as their producers sent them."""
     kept_bytes: int = 0
@@ -269,7 +269,7 @@ class Indexing:
 
 
 def _entry(each: BatchRange) -> tuple[str, int | None]:
-    """Return object and position of the entry of a range; None instead of the position without one."""
+    """Return the key and the position of a table range's entry; ("", None) for a range of a WAL object."""
     place = each.place
     return (place.key, place.entry) if isinstance(place, TableRange) else ("", None)
 

@@ -20,8 +20,8 @@ from firn_broker.storage import wal
 OBJECT_BYTES = 64 << 20
 """Bytes of the batches of a merged object, unless one batch has more."""
 SHARED_BYTES = 2 * RANGE_BYTES
-"""Bytes of the batches with which a merged object begins although the one before ends with them. So each batch range that the history
-object replaced is whole in one of them."""
+"""Bytes of batches that consecutive merged objects share: the last ones of an object are the first ones of the next. Without them, a
+batch range that the history object replaced could be split between two objects."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Restored:
 
 
 async def restore(objects: ObjectStore, keys: Sequence[str], history: History) -> Restored:
-    """Upload merged objects with the batches of those of these objects that are history objects. Raises UnavailableError.
+    """Upload the batches of the history objects among ``keys`` as merged objects. Raises UnavailableError.
 
     A repetition uploads only what is missing."""
     restored = Restored()

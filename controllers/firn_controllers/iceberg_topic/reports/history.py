@@ -23,7 +23,8 @@ def single_copy(observed: ObservedTopic) -> Verdict | None:
         return Verdict(
             "False",
             Reason.HISTORY_IN_LOG,
-            f"the log keeps a copy of the records since the last ones that the brokers compared with the table: {steady(report.problem)}",
+            f"the driver could not name data files to the brokers, so the log keeps all records that they have not compared with the table:"
+            f" {steady(report.problem)}",
         )
     return Verdict(
         "True",

@@ -80,7 +80,7 @@ class HistoryNaming:
     ) -> None:
         """``direct`` are the internal listeners of the profiles, ``topics`` returns the present topics.
 
-        ``every``: seconds between two names of a topic's files. Many offsets at a time make few and large entries."""
+        ``every``: seconds between two requests with a topic's files. Rare requests name many offsets, so brokers write few, large entries."""
         self._tables = tables
         self._listeners = {profile: InternalListener(reads) for profile, reads in direct.items()}
         self._topics = topics
@@ -226,7 +226,8 @@ class HistoryNaming:
             ranges = _fewer(ranges)
             if not ranges:
                 raise NotReadyError(
-                    f"table {topic.job.table.identifier}: the rows of some offsets may be in more than {MAX_FILES} data files; compact the table"
+                    f"table {topic.job.table.identifier}: the data files that may have the rows of one offset do not fit into a request"
+                    f" (at most {MAX_FILES} files and {MOST_FILE_BYTES} bytes of names); compact the table"
                 )
             files = list(self._files(table, snapshot, ranges, shape))
         return Landed(
