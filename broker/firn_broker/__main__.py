@@ -283,7 +283,7 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
                 configs,
                 findings.missing,
                 restored["unreadable"],
-                restored["keys"],
+                restored["copies"],
             )
             findings.missing = await fsck.still_missing(store.retention, findings.missing)
             report["missing"], report["recovered"] = findings.missing, recovered.report()
@@ -318,13 +318,14 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
 
 async def _restored(settings: BrokerSettings, keys: Sequence[str]) -> Mapping[str, Any]:
     """Give the batches of the history objects among these back to the WAL. Raises UnavailableError."""
-    found: dict[str, Any] = {"keys": [], "unreadable": {}}
+    found: dict[str, Any] = {"keys": [], "copies": [], "unreadable": {}}
     for key in (key for key in keys if key.endswith(wal.HISTORY)):
         # A process has an hour, and an object has at most 1 GiB of records.
         asked = {"settings": settings.model_dump(by_alias=True, mode="json"), "keys": [key]}
         work, advice = f"restores the records of {key} from a table", "give the command more memory"
         one = await run_job(RESTORING, asked, work=work, advice=advice)
         found["keys"] += one["keys"]
+        found["copies"] += one["copies"]
         found["unreadable"] |= one["unreadable"]
     return found
 

@@ -141,6 +141,11 @@ def walk(data: memoryview) -> list[tuple[int, int, int]]:
     return batches
 
 
+def split(data: memoryview) -> list[memoryview]:
+    """Return each of consecutive batches. Raises the errors of `walk`."""
+    return [data[start : start + size] for start, size, _ in walk(data)]
+
+
 def header(data: memoryview, place: int = 0) -> tuple[int, int, int]:
     """Return (max timestamp, attributes, records) of the batch at ``place``."""
     fields = _FIELDS.unpack_from(data, place)

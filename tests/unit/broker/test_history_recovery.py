@@ -40,7 +40,7 @@ async def recovered(world: World, earlier: bytes) -> tuple[Restored, Recovered]:
         TopicConfigs({}),
         findings.missing,
         restored.unreadable,
-        restored.keys,
+        restored.copies,
     )
     assert await shared.store.nodes.allow_serving()
     if done.complete:
@@ -192,10 +192,38 @@ def test_one_batch_that_the_table_lost_hides_no_other(tmp_path: Path) -> None:
             await world.index(asked)
             await asyncio.sleep(200)
         rows = [(*row[:2], row[2]._replace(time=1)) if row[:2] == (0, 0) else row for row in world.rows]
+        whole = (tmp_path / "file").read_bytes()
         write(tmp_path / "file", rows, group=60)
         restored, done = await recovered(world, earlier)
         assert len(restored.unreadable) == 1
         assert not done.complete
         assert done.records > 0
+        (tmp_path / "file").write_bytes(whole)
+        restored, done = await recovered(world, earlier)
+        assert (restored.unreadable, done.complete) == ({}, True)
+        async with broker(world.shared, 2, tables=world.tables(), **UPKEEP) as other:
+            await world.check(other)
+
+    run(story())
+
+
+def test_a_recovery_that_ends_after_the_restore_is_repeated(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **LONG_GRACE) as asked:
+            await made(world, asked)
+            await world.fill(asked, 8)
+            await world.index(asked)
+            earlier = backup(world.shared)
+            await world.index(asked, name="new", generation=2)
+            await asyncio.sleep(200)
+        keys = [key for key in world.shared.objects.objects if key.endswith(".history")]
+        assert (await restore(world.shared.objects, keys, world.tables())).keys
+        (tmp_path / "file").unlink()
+        restored, done = await recovered(world, earlier)
+        assert restored.keys == []
+        assert done.complete
+        async with broker(world.shared, 2, tables=world.tables(), **UPKEEP) as other:
+            await world.check(other)
 
     run(story())

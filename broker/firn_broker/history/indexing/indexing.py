@@ -228,7 +228,7 @@ class Indexing:
         if files >= set(entry.files):
             return _Run(ranges, [], entry=replace(entry, heads=known))
         rebuilt = await self._tables.rebuild(ranges)
-        return _Run(ranges, [batch for data in rebuilt for batch in _split(data)], known)
+        return _Run(ranges, [batch for data in rebuilt for batch in record_batch.split(data)], known)
 
     async def _stored(self, ranges: Sequence[BatchRange], counts: Indexed) -> dict[Slot, Sequence[memoryview]]:
         """Return the batches of ranges of WAL objects, without those that cannot be read."""
@@ -245,7 +245,7 @@ class Indexing:
                 continue
             for each, data in zip(some, contents, strict=True):
                 try:
-                    read[slot_of(each)] = _split(number_batches(each, data).whole(each))
+                    read[slot_of(each)] = record_batch.split(number_batches(each, data).whole(each))
                 except CorruptDataError as error:
                     counts.note(error)
         return read
@@ -272,10 +272,6 @@ def _entry(each: BatchRange) -> tuple[str, int | None]:
     """Return the key and the position of a table range's entry; ("", None) for a range of a WAL object."""
     place = each.place
     return (place.key, place.entry) if isinstance(place, TableRange) else ("", None)
-
-
-def _split(batches: memoryview) -> list[memoryview]:
-    return [batches[place : place + size] for place, size, _ in record_batch.walk(batches)]
 
 
 def _bounds(landed: Landed) -> Mapping[int, tuple[int, int]]:

@@ -30,6 +30,8 @@ class Restored:
 
     keys: list[str] = field(default_factory=list)
     """New merged objects."""
+    copies: list[str] = field(default_factory=list)
+    """All merged objects with batches of the history objects, also those of an earlier attempt."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """History objects of which not all batches could be read, with the reason."""
 
@@ -102,16 +104,30 @@ class _Restoring:
     async def _upload(self, number: int, pieces: Sequence[_Piece]) -> None:
         """Upload an object with these batches, unless it is there. Raises UnavailableError."""
         id = _id(self._key, number)
+        if await self._is_there(id):
+            return
+        found = [await self._batches(piece) for piece in pieces]
+        if not all(found):
+            # The object of a complete attempt must not seem to be there when the data files can be read again.
+            id = _id(self._key, number, [piece.offset for piece, batches in zip(pieces, found, strict=True) if batches])
+            if not any(found) or await self._is_there(id):
+                return
+        segments = [(pieces[0].partition, [record_batch.rewritten(batch) for batches in found for batch in batches])]
+        data, _ = wal.assemble(id, *wal.writer(self._data[: wal.HEAD]), segments)
+        copy = wal.merged_key(id)
+        await self._objects.put(copy, data)
+        self._restored.keys.append(copy)
+        self._restored.copies.append(copy)
+
+    async def _is_there(self, id: UUID) -> bool:
+        """Return whether an earlier attempt has uploaded an object, and note it then."""
         copy = wal.merged_key(id)
         try:
             await self._objects.size(copy)
         except KeyError:
-            batches = [batch for piece in pieces for batch in await self._batches(piece)]
-            if batches:
-                segments = [(pieces[0].partition, [record_batch.rewritten(batch) for batch in batches])]
-                data, _ = wal.assemble(id, *wal.writer(self._data[: wal.HEAD]), segments)
-                await self._objects.put(copy, data)
-                self._restored.keys.append(copy)
+            return False
+        self._restored.copies.append(copy)
+        return True
 
     async def _batches(self, piece: _Piece) -> list[memoryview]:
         """Return the batches of a piece; none if the data files do not give them back, which the result notes."""
@@ -122,7 +138,7 @@ class _Restoring:
         except CorruptDataError as error:
             self._restored.unreadable[self._key] = str(error)
             return []
-        return [found[start : start + size] for start, size, _ in record_batch.walk(found)]
+        return record_batch.split(found)
 
 
 def _portions(pieces: Sequence[_Piece]) -> Iterator[Sequence[_Piece]]:
@@ -140,7 +156,10 @@ def _portions(pieces: Sequence[_Piece]) -> Iterator[Sequence[_Piece]]:
     yield pieces[first:]
 
 
-def _id(key: str, number: int) -> UUID:
-    """Return the id of a part: the same one for a repetition, and with the time of the history object."""
+def _id(key: str, number: int, offsets: Sequence[int] = ()) -> UUID:
+    """Return the id of a part: the same one for a repetition, and with the time of the history object.
+
+    ``offsets``: those of the pieces that it has, if it lacks others."""
     time = UUID(key.rpartition("/")[2].partition(".")[0]).bytes[:6]
-    return UUID(bytes=time + blake2b(b"%d %s" % (number, key.encode()), digest_size=10).digest())
+    name = f"{number} {key} {' '.join(map(str, offsets))}"
+    return UUID(bytes=time + blake2b(name.encode(), digest_size=10).digest())

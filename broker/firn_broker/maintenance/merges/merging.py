@@ -255,7 +255,7 @@ class Merging:
                 for each in old:
                     place = places[slot_of(each)]
                     data = memory[place : place + each.place.length]
-                    batches = [data[start : start + size] for start, size, _ in record_batch.walk(data)]
+                    batches = record_batch.split(data)
                     positions = index.add([record_batch.rewritten(batch) for batch in batches])
                     new = joined(new, batch_ranges(key, batches, positions))
                 swaps.append(Swap(partition, old, new))
