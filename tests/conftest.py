@@ -15,6 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests import apiserver, skips
 from tests.apiserver import ApiServer
+from tests.progress import Progress
 from tests.servers.iceberg_rest import ACCOUNTS, IcebergRest, behind_proxies, iceberg_rest
 from tests.servers.kafka import Kafka, kafka
 from tests.servers.nessie import Nessie, nessie
@@ -106,6 +107,13 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Progress(terminal))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
