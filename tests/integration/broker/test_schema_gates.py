@@ -64,7 +64,10 @@ def topic(firn: FirnBroker, name: str) -> str:
 def send(firn: FirnBroker, topic: str, values: list[bytes], **config: Any) -> list[KafkaError | None]:
     """Send one batch with librdkafka. Return the error of each record."""
     results: dict[int, KafkaError | None] = {}
-    producer = Producer({"bootstrap.servers": firn.bootstrap, "linger.ms": 300, "compression.type": "zstd", **config})
+    # Only flush ends the batch. A short linger may end before the last record comes.
+    producer = Producer(
+        {"bootstrap.servers": firn.bootstrap, "linger.ms": 60_000, "compression.type": "zstd", **config}
+    )
     for number, value in enumerate(values):
         producer.produce(topic, value, on_delivery=partial(_note, results, number))
     assert producer.flush(30) == 0
