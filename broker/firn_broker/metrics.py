@@ -159,9 +159,23 @@ MAINTENANCE_BEHIND = Gauge(
 )
 INDEXED_BYTES = Counter(
     "firn_broker_indexed_bytes_total",
-    "Bytes of batches that this broker has compared with tables: batches that data files give back (table), and others that moved to"
-    " history objects (kept)",
+    "Bytes of batches that this broker has compared with tables. Data files give them back (table), or they moved to history objects"
+    " (kept), or they stay where they are (left, counted at each comparison)",
     ["found"],
+)
+INDEXING_PROBLEMS = Counter(
+    "firn_broker_indexing_problems_total",
+    "Comparisons of batches with tables that failed (failed), and data files and objects that a comparison could not read (unreadable)",
+    ["kind"],
+)
+REBUILT_BYTES = Counter(
+    "firn_broker_rebuilt_bytes_total", "Bytes of batches that this broker rebuilt from tables for consumers"
+)
+UNREBUILT_RANGES = Counter(
+    "firn_broker_unrebuilt_ranges_total",
+    "Reads of batch ranges in tables that failed, by cause. rows: rows are missing or have changed. unavailable: the data files or the"
+    " process that reads them did not answer",
+    ["cause"],
 )
 UNMERGED_SECONDS = Gauge(
     "firn_broker_unmerged_seconds",

@@ -362,6 +362,8 @@ class Reader:
                 contents = await self._contents(key, ranges)
         damaged, errors = [], []
         for batch_range, data in zip(ranges, contents, strict=True):
+            if data is None:
+                continue
             metrics.GET_BYTES.labels(lane).inc(len(data))
             try:
                 block = number_batches(batch_range, data)
@@ -377,8 +379,9 @@ class Reader:
             raise errors[0]
         return damaged
 
-    async def _contents(self, key: str, ranges: Sequence[BatchRange]) -> Sequence[memoryview]:
-        """Return the bytes of ranges of one object, or of one entry of a history object."""
+    async def _contents(self, key: str, ranges: Sequence[BatchRange]) -> Sequence[memoryview | None]:
+        """Return the bytes of ranges of one object, or of one entry of a history object. None: a table does not give the range back, and
+        its readers know."""
         if not isinstance(ranges[0].place, TableRange):
             places = [each.place for each in ranges]
             return await self._store.get_ranges(
@@ -387,23 +390,31 @@ class Reader:
         if self._history is None:
             raise UnavailableError("this broker cannot read tables")
         try:
-            return await self._history.rebuild(ranges)
-        except CorruptDataError:
+            return await _rebuilt(self._history, ranges)
+        except CorruptDataError as error:
             if len(ranges) == 1:
-                raise
+                self._give_up(ranges[0], error)
+                return [None]
         # The others are good answers.
         return await self._one_by_one(self._history, ranges)
 
-    async def _one_by_one(self, history: History, ranges: Sequence[BatchRange]) -> list[memoryview]:
-        """Rebuild ranges one after the other. A range that the table does not give back has no bytes."""
-        found = []
+    async def _one_by_one(self, history: History, ranges: Sequence[BatchRange]) -> list[memoryview | None]:
+        """Rebuild ranges one after the other, and give up those that the table does not give back."""
+        found: list[memoryview | None] = []
         for each in ranges:
             try:
-                found += await history.rebuild([each])
+                found += await _rebuilt(history, [each])
             except CorruptDataError as error:
-                log.warning("a table does not give batches back", key=each.place.key, error=str(error))
-                found.append(memoryview(b""))
+                self._give_up(each, error)
+                found.append(None)
         return found
+
+    def _give_up(self, batch_range: BatchRange, error: CorruptDataError) -> None:
+        """Report a range that a table does not give back. A second read would find the same rows."""
+        metrics.UNREBUILT_RANGES.labels("rows").inc()
+        key = batch_range.place.key
+        log.warning("a table does not give batches back", key=key, error=str(error))
+        self._loading.pop(slot_of(batch_range)).set_exception(UnreadableError(f"{key}: {error}"))
 
     async def read(self, batch_range: BatchRange) -> Block:
         """Load the block of one batch range. Raises UnreadableError."""
@@ -446,6 +457,20 @@ class Reader:
                 else:
                     self._watermarks.poll(partition, state.log_start, state.high_watermark)
             self._watermarks.confirm(claims)
+
+
+async def _rebuilt(history: History, ranges: Sequence[BatchRange]) -> Sequence[memoryview]:
+    """Return the bytes of ranges of one entry. Raises CorruptDataError and UnavailableError."""
+    try:
+        found = await history.rebuild(ranges)
+    except UnavailableError as error:
+        metrics.UNREBUILT_RANGES.labels("unavailable").inc(len(ranges))
+        log.warning(
+            "cannot rebuild batches from data files; consumers try again", key=ranges[0].place.key, error=str(error)
+        )
+        raise
+    metrics.REBUILT_BYTES.inc(sum(map(len, found)))
+    return found
 
 
 def _slices(

@@ -2,15 +2,18 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pyarrow.parquet as pq
 import pytest
 from kio.schema.errors import ErrorCode
+from prometheus_client import REGISTRY
 
-from firn.driver_requests.landed_offsets import Landed, LandedRange
+from firn.driver_requests.landed_offsets import DataFile, Landed, LandedRange
 from firn.model.errors import UnavailableError
 from firn.records import contents, record_batch
 from firn_broker.cluster.identifiers import Identifiers
@@ -103,6 +106,22 @@ def uncompressed(data: bytes) -> bytes:
     return b"".join(found)
 
 
+def counted() -> Counter[str]:
+    """Return the failed reads of ranges by cause, the rebuilt bytes, and the ranges that did not match their checksums."""
+    unrebuilt, damaged = "firn_broker_unrebuilt_ranges_total", "firn_broker_damaged_ranges_total"
+    return Counter(
+        {
+            **{cause: _value(unrebuilt, cause=cause) for cause in ("rows", "unavailable")},
+            **{read: _value(damaged, read=read) for read in ("first", "second")},
+            "rebuilt": _value("firn_broker_rebuilt_bytes_total"),
+        }
+    )
+
+
+def _value(name: str, **labels: str) -> int:
+    return int(REGISTRY.get_sample_value(name, labels) or 0)
+
+
 async def made(world: World, asked: Asked) -> None:
     world.topic = await create(asked, "t", partitions=2, retention_ms="-1")
 
@@ -161,6 +180,7 @@ def test_nothing_moves_while_no_row_gives_a_batch_back(tmp_path: Path) -> None:
             before = await world.ranges(0)
             indexed = await world.index(asked, [(0, 0, Row(1, b"another", None))])
             assert (indexed.batches, indexed.left, indexed.objects) == (0, 10, 0)
+            assert indexed.left_bytes == sum([each.stored for part in (0, 1) for each in await world.ranges(part)])
             assert await world.ranges(0) == before
             await world.check(asked)
 
@@ -279,11 +299,37 @@ def test_a_damaged_table_is_a_storage_error_and_never_wrong_records(tmp_path: Pa
         changed = [(*row[:2], row[2]._replace(value=b"other")) if row[:2] == (0, 0) else row for row in world.rows]
         write(tmp_path / "file", changed, group=60)
         async with broker(world.shared, 2, tables=world.tables(), **UPKEEP) as other:
+            before = counted()
             answer = await fetch(other, "t", 0, 0)
             assert (answer.error_code, answer.records) == (ErrorCode.kafka_storage_error, b"")
-            assert (await fetch(other, "t", 1, 0)).error_code is ErrorCode.none
+            assert counted() - before == {"rows": 1}
+            good = await fetch(other, "t", 1, 0)
+            assert good.error_code is ErrorCode.none
+            assert counted() - before == {"rows": 1, "rebuilt": len(good.records)}
         async with broker(world.shared, 3, **UPKEEP) as blind:
             assert (await fetch(blind, "t", 1, 0)).error_code is ErrorCode.kafka_storage_error
+
+    run(story())
+
+
+def test_data_files_that_cannot_be_read_now_are_tried_again(tmp_path: Path) -> None:
+    class Away(Local):
+        def open(self, file: DataFile) -> pq.ParquetFile:
+            raise UnavailableError("the store of the table does not answer")
+
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 5)
+            await world.index(asked)
+        away = Rebuilder(world.shared.objects, Away())
+        async with broker(world.shared, 2, tables=away, **UPKEEP) as other:
+            before = counted()
+            assert (await fetch(other, "t", 0, 0)).error_code is ErrorCode.kafka_storage_error
+            assert set(counted() - before) == {"unavailable"}
+        async with broker(world.shared, 3, tables=world.tables(), **UPKEEP) as again:
+            await world.check(again)
 
     run(story())
 
@@ -303,8 +349,10 @@ def test_one_damaged_batch_hides_no_other(tmp_path: Path, monkeypatch: pytest.Mo
         changed = [(*row[:2], row[2]._replace(value=b"other")) if row[:2] == (0, bad) else row for row in world.rows]
         write(tmp_path / "file", changed, group=60)
         async with broker(world.shared, 2, tables=world.tables(), **UPKEEP) as other:
+            known = counted()
             answer = await fetch(other, "t", 0, 0)
             assert answer.error_code is ErrorCode.none
+            assert set(counted() - known) == {"rows", "rebuilt"}
             ends = [int.from_bytes(batch[:8], "big") for batch in world.sent[0]]
             before = [batch for batch, base in zip(world.sent[0], ends, strict=True) if base < bad]
             assert uncompressed(answer.records) == b"".join(map(bytes, before))
@@ -358,6 +406,26 @@ def test_records_that_were_deleted_meanwhile_are_passed_over(tmp_path: Path) -> 
             assert (second < third, indexed.batches) == (True, 12 - 2)
             answer = await fetch(asked, "t", 0, third)
             assert uncompressed(answer.records) == b"".join(map(bytes, world.sent[0][2:]))
+
+    run(story())
+
+
+def test_a_range_whose_first_records_were_deleted_moves(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = World(tmp_path)
+        async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
+            await made(world, asked)
+            await world.fill(asked, 6)
+            bases = [int.from_bytes(batch[:8], "big") for batch in world.sent[0]]
+            number = next(at for at in range(5) if bases[at + 1] - bases[at] > 1)
+            await world.shared.store.log.advance_start(Partition(world.topic, 0), bases[number] + 1)
+            for generation in (1, 2):
+                indexed = await world.index(asked, name=f"files-{generation}", generation=generation)
+                assert indexed.batches == 12 - number
+            found = await world.shared.store.log.unindexed(world.topic, 2, [2])
+            assert found == Unindexed({}, {}, {})
+            answer = await fetch(asked, "t", 0, bases[number] + 1)
+            assert uncompressed(answer.records) == b"".join(map(bytes, world.sent[0][number:]))
 
     run(story())
 
@@ -442,7 +510,7 @@ def test_batches_move_to_data_files_of_a_later_generation(tmp_path: Path) -> Non
             assert moved.kept == 1
             (tmp_path / "file").unlink()
             await asyncio.sleep(200)
-            assert await asked.broker.metadata_store.log.unindexed(world.topic, 5) == Unindexed({}, {})
+            assert await asked.broker.metadata_store.log.unindexed(world.topic, 5, [5]) == Unindexed({}, {}, {})
             assert 5 in generations(world)
         async with broker(world.shared, 2, tables=world.tables(), **UPKEEP) as other:
             await world.check(other)

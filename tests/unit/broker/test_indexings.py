@@ -28,7 +28,28 @@ from tests.unit.broker.test_history_entries import FIELDS, batches_of, write
 from tests.unit.broker.whole import broker, create
 
 LEASE = NodeLease(3, 4)
-COUNTS = {"batches": 1, "kept": 2, "bytes": 30, "kept_bytes": 4, "objects": 1, "refused": 0, "problems": {}}
+COUNTS = {
+    "batches": 1,
+    "kept": 2,
+    "bytes": 30,
+    "kept_bytes": 4,
+    "left_bytes": 5,
+    "objects": 1,
+    "refused": 0,
+    "problems": {"object a does not exist": 2},
+}
+
+
+def counted() -> dict[str, float]:
+    """Return the bytes that were compared."""
+    name = "firn_broker_indexed_bytes_total"
+    return {found: REGISTRY.get_sample_value(name, {"found": found}) or 0 for found in ("table", "kept", "left")}
+
+
+def unsolved() -> dict[str, float]:
+    """Return the problems of comparisons."""
+    name = "firn_broker_indexing_problems_total"
+    return {kind: REGISTRY.get_sample_value(name, {"kind": kind}) or 0 for kind in ("failed", "unreadable")}
 
 
 def landed(topic: int, last: int = 9) -> Landed:
@@ -65,14 +86,16 @@ async def test_newer_offsets_of_a_topic_take_the_place_of_those_that_wait(
     indexings = Indexings(settings(tmp_path), lambda: LEASE, lambda topic: True)
     for offered in (landed(1), landed(2), landed(1, last=20)):
         assert indexings.add(offered) is None
-    before = REGISTRY.get_sample_value("firn_broker_indexed_bytes_total", {"found": "table"}) or 0
+    before, problems = counted(), unsolved()
     task = asyncio.create_task(indexings.run())
     while len(asked) < 2:
         await asyncio.sleep(0)
     assert [Landed.model_validate(each["landed"]) for each in asked] == [landed(1, last=20), landed(2)]
     assert asked[0]["lease"] == [3, 4]
-    while REGISTRY.get_sample_value("firn_broker_indexed_bytes_total", {"found": "table"}) == before:
+    while unsolved()["unreadable"] == problems["unreadable"]:
         await asyncio.sleep(0)
+    assert {found: value - before[found] for found, value in counted().items()} == {"table": 30, "kept": 4, "left": 5}
+    assert {kind: value - problems[kind] for kind, value in unsolved().items()} == {"failed": 1, "unreadable": 2}
     assert not task.done()
     task.cancel()
 
@@ -82,6 +105,10 @@ def test_offsets_that_do_not_wait_have_a_reason(tmp_path: Path) -> None:
     assert {indexings.add(landed(number)) for number in range(WAITING)} == {None}
     assert indexings.add(landed(WAITING)) is Refusal.BUSY
     assert indexings.add(landed(0, last=30)) is None
+    many = tuple(DataFile(f"s3://a/{number}", 7) for number in range(4_000))
+    indexings = Indexings(settings(tmp_path), lambda: LEASE, lambda topic: True)
+    large = [indexings.add(landed(number).model_copy(update={"files": many})) for number in range(20)]
+    assert large == [None] * 12 + [Refusal.BUSY] * 8
     without = settings(tmp_path).model_copy(update={"history": HistorySettings()})
     assert Indexings(without, lambda: LEASE, lambda topic: True).add(landed(1)) is Refusal.NO_STORE
     assert Indexings(settings(tmp_path), lambda: LEASE, lambda topic: False).add(landed(1)) is Refusal.COPY

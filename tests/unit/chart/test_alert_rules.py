@@ -30,6 +30,9 @@ LATER_BROKER = 'namespace="firn-system", profile="diskless", pod="firn-broker-di
 SIGNER = 'namespace="firn-system", profile="diskless", pod="firn-signer-a"'
 SIGNER_STORE = 'namespace="firn-system", store="postgres", pod="firn-signer-a"'
 DAMAGED = f'firn_broker_damaged_ranges_total{{{BROKER}, read="second"}}'
+MISSING_ROWS = f'firn_broker_unrebuilt_ranges_total{{{BROKER}, cause="rows"}}'
+UNREAD = f'firn_broker_unrebuilt_ranges_total{{{BROKER}, cause="unavailable"}}'
+UNMOVED = f'firn_broker_indexing_problems_total{{{BROKER}, kind="failed"}}'
 QUALITY = f'firn_ingest_quality_failures_total{{{INGEST}, rule="plausible"}}'
 REFUSED = 'firn_topic_set_topics{pod="firn-operator-a", namespace="shop", topic_set="events", state="refused"}'
 USER_READY = 'firn_topic_user_ready{pod="firn-operator-a", namespace="shop", user="checkout"}'
@@ -214,6 +217,15 @@ CASES = (
     case("FirnBrokerMaintenanceBehind", "half an hour", None, f"firn_broker_upkeep_behind{{{BROKER}}} 0x99 1x30 0x270"),
     case("FirnBrokerMergesBehind", "behind", 222, f"firn_broker_unmerged_seconds{{{BROKER}}} 0x40 0+60x400"),
     case("FirnBrokerMergesBehind", "an hour", None, f"firn_broker_unmerged_seconds{{{BROKER}}} 3600x400"),
+    *counter_cases("FirnHistoryUnreadable", MISSING_ROWS, MISSING_ROWS.replace(BROKER, LATER_BROKER), 60),
+    case("FirnHistoryUnavailable", "files cannot be read", 121, f"{UNREAD} 0x99 0+1x300"),
+    case("FirnHistoryUnavailable", "a first failure, and more", 120, f"{UNREAD} _x100 1+1x300"),
+    case("FirnHistoryUnavailable", "an outage of three minutes", None, f"{UNREAD} 0x99 0+1x3 3x297"),
+    case("FirnHistoryNotMoved", "two comparisons fail", 160, f"{UNMOVED} 0x99 1x59 2x240"),
+    case(
+        "FirnHistoryNotMoved", "two files cannot be read", 100, f"{UNMOVED.replace('failed', 'unreadable')} _x100 2x300"
+    ),
+    case("FirnHistoryNotMoved", "a comparison failed", None, f"{UNMOVED} 0x99 1x300"),
     case(
         "FirnTopicBehind",
         "behind",

@@ -70,6 +70,9 @@ def test_each_summary_names_its_object_and_the_next_command() -> None:
     [
         "firn_broker_coordinator_went_back",
         'firn_broker_damaged_ranges_total{read="second"',
+        'firn_broker_unrebuilt_ranges_total{cause="rows"',
+        'firn_broker_unrebuilt_ranges_total{cause="unavailable"',
+        "firn_broker_indexing_problems_total",
         "firn_broker_upkeep_behind",
         "firn_broker_dead_objects_age_seconds",
         "firn_broker_abandoned_commits_total",

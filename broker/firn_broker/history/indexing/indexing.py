@@ -85,6 +85,7 @@ class Indexed:
     kept_bytes: int = 0
     left: int = 0
     """Batches that stay where they are, because the data files give back none of their neighbours either."""
+    left_bytes: int = 0
     objects: int = 0
     refused: int = 0
     """Swaps that did not take place, because the log has changed."""
@@ -156,6 +157,7 @@ class Indexing:
                     if run.heads is None and run.entry is None and not any(isinstance(part, Entry) for part in parts):
                         # A copy would free nothing.
                         counts.left += len(run.batches)
+                        counts.left_bytes += sum(map(len, run.batches))
                         continue
                     waiting.append(stretch)
                     kept += sum(map(len, stretch.kept))
@@ -182,10 +184,10 @@ class Indexing:
         while offset <= last:
             (result,) = await self._log.find([Lookup(partition, offset, ENTRY_BYTES)])
             if offset < result.log_start <= last:
-                # Records were deleted since.
+                # Records were deleted since. The range with the first one that is left may begin before it.
                 if found:
                     return found
-                offset = first = result.log_start
+                offset = result.log_start
                 continue
             for each in result.ranges:
                 older = isinstance(each.place, WalRange) or wal.generation(each.place.key) < generation

@@ -17,6 +17,8 @@ log = structlog.get_logger()
 
 WAITING = 100
 """Topics that wait at most."""
+WAITING_FILES = 50_000
+"""Data files of all these topics, unless one topic alone has more."""
 PROCESS = "firn_broker.history.indexing.process"
 
 
@@ -39,7 +41,9 @@ class Indexings:
             return Refusal.COPY
         if not self._settings.history.stores:
             return Refusal.NO_STORE
-        if landed.topic not in self._waiting and len(self._waiting) >= WAITING:
+        others = [each for topic, each in self._waiting.items() if topic != landed.topic]
+        files = sum(len(each.files) for each in others) + len(landed.files)
+        if len(others) >= WAITING or (others and files > WAITING_FILES):
             return Refusal.BUSY
         self._waiting[landed.topic] = landed
         self._more.set()
@@ -59,10 +63,12 @@ class Indexings:
             try:
                 await self._index(landed)
             except UnavailableError as error:
+                metrics.INDEXING_PROBLEMS.labels("failed").inc()
                 log.warning(
                     "offsets are not indexed yet; the driver names them again", topic=str(topic), error=str(error)
                 )
             except Exception:
+                metrics.INDEXING_PROBLEMS.labels("failed").inc()
                 log.exception("the indexing of a topic failed", topic=str(topic))
 
     async def _index(self, landed: Landed) -> None:
@@ -76,4 +82,6 @@ class Indexings:
         indexed = await run_job(PROCESS, asked, work="indexes offsets", advice="raise its limit")
         metrics.INDEXED_BYTES.labels("table").inc(indexed["bytes"])
         metrics.INDEXED_BYTES.labels("kept").inc(indexed["kept_bytes"])
+        metrics.INDEXED_BYTES.labels("left").inc(indexed["left_bytes"])
+        metrics.INDEXING_PROBLEMS.labels("unreadable").inc(sum(indexed["problems"].values()))
         log.info("indexed offsets of a topic", topic=str(landed.topic), **indexed)
