@@ -263,6 +263,8 @@ class Unindexed(NamedTuple):
     """Those that lie in no history object."""
     older: Mapping[int, int]
     """Table ranges of earlier generations."""
+    untagged: Mapping[int, int]
+    """Table ranges of generations that the driver holds no data files of."""
 
 
 class BatchRange(NamedTuple):

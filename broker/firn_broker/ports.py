@@ -279,8 +279,9 @@ class LogStore(Protocol):
         """
         ...
 
-    async def unindexed(self, topic: UUID, generation: int) -> Unindexed:
-        """Return which batches of a topic lie in no history object, and which of them data files before ``generation`` give back."""
+    async def unindexed(self, topic: UUID, generation: int, tagged: Sequence[int]) -> Unindexed:
+        """Return which batches of a topic lie in no history object, which of them data files before ``generation`` give back, and which
+        of them data files of other generations than ``tagged`` do."""
         ...
 
     async def advance_start(self, partition: Partition, offset: int) -> LogState | None:

@@ -18,6 +18,7 @@ UNINDEXED_PATH, LANDED_PATH = "/v1/unindexed", "/v1/landed"
 MAX_TOPICS = 1_000
 MAX_FILES = 4_000
 MAX_PARTITIONS = 4_000
+MAX_TAGS = 1_000
 MAX_REQUEST_BYTES = 2 << 20
 
 _Number = Annotated[int, Field(ge=0, le=1 << 62)]
@@ -57,6 +58,8 @@ class Asked(NamedTuple):
 
     topic: UUID
     generation: _Generation
+    tagged: Annotated[tuple[_Generation, ...], Field(max_length=MAX_TAGS)]
+    """The generations whose data files a tag of the table holds."""
 
 
 class Unindexed(Contract):
@@ -75,6 +78,8 @@ class FirstOffset(NamedTuple):
     """Batches that brokers have not compared with the table."""
     older: Mapping[int, int]
     """Batches that data files of earlier generations give back."""
+    untagged: Mapping[int, int]
+    """Batches that data files give back which no tag holds."""
 
 
 class FirstOffsets(Contract):

@@ -36,6 +36,9 @@ with this field. This condition does not affect Ready."""
     SINGLE_COPY = "SingleCopy"
     """The log keeps no copy of records that the table gives back. Present only with `spec.storage.history: Single`. \
 This condition does not affect Ready."""
+    HISTORY_READABLE = "HistoryReadable"
+    """Tags of the table hold the data files of the records that only the table has. Present only with `spec.storage.history: Single`. \
+This condition does not affect Ready."""
     SCHEMA_COMPATIBLE = "SchemaCompatible"
     """The table has the columns of the schema. Present only with `spec.schema.registry`, `spec.schema.evolution` or \
 `spec.schema.renames`, or after another client has dropped columns."""
@@ -236,6 +239,11 @@ Name another branch, or remove `publish`."""
     """SingleCopy: The brokers compare the log with the table from time to time, and delete batches that the table gives back."""
     HISTORY_IN_LOG = "HistoryInLog"
     """SingleCopy: The driver could not name data files of the table to the brokers, so the log keeps its records. Follow the message."""
+    TAGS_HOLD = "TagsHold"
+    """HistoryReadable: Tags of the table hold the data files, so an expiry of snapshots does not delete them."""
+    TAG_MISSING = "TagMissing"
+    """HistoryReadable: A tag of the driver was dropped while records were only in its data files. The brokers move the records that newer \
+data files have. If the reason stays for two hours, others are lost: follow the message."""
     RESOLVED = "Resolved"
     """PoliciesResolved: The policies in the message govern the topic."""
     NO_POLICY = "NoPolicy"

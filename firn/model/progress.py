@@ -734,6 +734,8 @@ class HistoryProgress(BaseModel):
 
     waiting: Offsets = Field(default_factory=dict)
     """Partition -> first offset that they have not compared. Partitions without such offsets are absent."""
+    untagged: Offsets | None = None
+    """Partition -> first offset whose records only data files have that no tag of the table holds. None: not known yet."""
     problem: str = ""
     """Why the driver could not name data files to them."""
 

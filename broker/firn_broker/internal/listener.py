@@ -138,11 +138,11 @@ class InternalListener:
     async def _unindexed(self, caller: Caller, question: Unindexed) -> FirstOffsets:
         errors = await self._gate.forbidden(caller, [asked.topic for asked in question.topics])
         found = []
-        for topic, generation in question.topics:
+        for topic, generation, tagged in question.topics:
             if topic in errors:
-                found.append(FirstOffset(errors[topic].name, {}, {}))
+                found.append(FirstOffset(errors[topic].name, {}, {}, {}))
             else:
-                found.append(FirstOffset("", *await self._log_store.unindexed(topic, generation)))
+                found.append(FirstOffset("", *await self._log_store.unindexed(topic, generation, tagged)))
         return FirstOffsets.model_construct(topics=tuple(found))
 
     async def _landed(self, caller: Caller, landed: Landed) -> LandedAnswer:

@@ -151,7 +151,7 @@ def conditions(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditi
         ConditionType.COMPLETE: complete(observed),
         **_schema_compatible(observed, findings),
         **_published(observed, findings),
-        **_single_copy(observed, findings),
+        **_history(observed, findings),
         **governed,
     }
     if stalled is not None:
@@ -428,13 +428,17 @@ def _published(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditi
     return {ConditionType.PUBLISHED: verdict or before or _pending("waiting for the ingestion driver to report")}
 
 
-def _single_copy(observed: ObservedTopic, findings: TopicFindings) -> dict[ConditionType, Verdict]:
-    """Return the condition about the history of the log, if only the table has it."""
+def _history(observed: ObservedTopic, findings: TopicFindings) -> dict[ConditionType, Verdict]:
+    """Return the conditions about the history of the log, if only the table has it."""
     if observed.resource.history != names.SINGLE:
         return {}
-    verdict = history.single_copy(observed) if findings.job is not None and not observed.deleting else None
-    before = as_before(observed, ConditionType.SINGLE_COPY)
-    return {ConditionType.SINGLE_COPY: verdict or before or _pending("waiting for the ingestion driver to report")}
+    known = findings.job is not None and not observed.deleting
+    verdicts = {
+        ConditionType.SINGLE_COPY: history.single_copy(observed) if known else None,
+        ConditionType.HISTORY_READABLE: history.history_readable(observed) if known else None,
+    }
+    waiting = _pending("waiting for the ingestion driver to report")
+    return {kind: verdict or as_before(observed, kind) or waiting for kind, verdict in verdicts.items()}
 
 
 def _proposal(observed: ObservedTopic, findings: TopicFindings) -> Proposal | None:

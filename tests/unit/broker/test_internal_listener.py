@@ -269,11 +269,11 @@ async def test_a_driver_learns_which_offsets_no_indexing_has_read(token_file: Pa
     async with rig() as made, serving(made.store.log, token_file) as port:
         await fill(made, 3)
         await move_to_table(made, 0, 3)
-        asked = Unindexed(topics=(Asked(TOPIC, 8), Asked(UUID(int=99), 1))).model_dump_json().encode()
+        asked = Unindexed(topics=(Asked(TOPIC, 8, (8,)), Asked(UUID(int=99), 1, ()))).model_dump_json().encode()
         status, body = await post(port, asked, path=UNINDEXED_PATH)
         assert status == 200
         found = FirstOffsets.model_validate_json(body)
-        assert found.topics == (FirstOffset("", {0: 4, 1: 0}, {0: 0}), FirstOffset("", {}, {}))
+        assert found.topics == (FirstOffset("", {0: 4, 1: 0}, {0: 0}, {0: 0}), FirstOffset("", {}, {}, {}))
 
 
 async def test_named_offsets_wait_for_their_indexing(token_file: Path) -> None:
@@ -318,5 +318,7 @@ async def test_a_driver_without_read_on_the_topic_learns_and_changes_nothing(tok
         await fill(made, 1)
         status, body = await post(port, named.model_dump_json().encode(), path=LANDED_PATH)
         assert (status, body, added) == (403, b"topic_authorization_failed\n", [])
-        _, body = await post(port, Unindexed(topics=(Asked(TOPIC, 1),)).model_dump_json().encode(), path=UNINDEXED_PATH)
-        assert FirstOffsets.model_validate_json(body).topics == (FirstOffset("topic_authorization_failed", {}, {}),)
+        _, body = await post(
+            port, Unindexed(topics=(Asked(TOPIC, 1, (1,)),)).model_dump_json().encode(), path=UNINDEXED_PATH
+        )
+        assert FirstOffsets.model_validate_json(body).topics == (FirstOffset("topic_authorization_failed", {}, {}, {}),)

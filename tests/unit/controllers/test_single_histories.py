@@ -41,8 +41,8 @@ async def change(live: World, **given: Any) -> None:
     await live.settle()
 
 
-async def report(live: World, problem: str = "") -> None:
-    live.driver.report_fields["uid-demo-flights"] = {"history": HistoryProgress(problem=problem)}
+async def report(live: World, problem: str = "", untagged: dict[int, int] | None = None) -> None:
+    live.driver.report_fields["uid-demo-flights"] = {"history": HistoryProgress(problem=problem, untagged=untagged)}
     await live.settle()
 
 
@@ -70,6 +70,27 @@ async def test_the_condition_follows_the_report_of_the_driver() -> None:
     assert live.conditions()["Ready"] == ("True", "AllReady")
     await change(live, **COPY_SPEC)
     assert "SingleCopy" not in live.conditions()
+
+
+async def test_a_dropped_tag_is_a_condition_until_no_record_depends_on_it() -> None:
+    live = await created(**SINGLE_SPEC)
+    await report(live, "no broker answers")
+    assert live.conditions()["HistoryReadable"] == ("Unknown", "Pending"), "the driver has not asked the brokers yet"
+    await report(live, untagged={})
+    assert live.conditions()["HistoryReadable"] == ("True", "TagsHold")
+    await report(live, untagged={3: 7, 1: 40})
+    assert live.conditions()["HistoryReadable"] == ("False", "TagMissing")
+    assert live.message("HistoryReadable").startswith("table lake.demo.flights: another client dropped tags firn-log-*")
+    assert "for partitions 1, 3;" in live.message("HistoryReadable")
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+    await report(live, "no broker answers")
+    assert live.conditions()["HistoryReadable"] == ("False", "TagMissing"), "another driver has not asked them yet"
+    await report(live, untagged=dict.fromkeys(range(12), 0))
+    assert "partitions 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...;" in live.message("HistoryReadable")
+    await report(live, untagged={})
+    assert live.conditions()["HistoryReadable"] == ("True", "TagsHold")
+    await change(live, **COPY_SPEC)
+    assert "HistoryReadable" not in live.conditions()
 
 
 @pytest.mark.parametrize(

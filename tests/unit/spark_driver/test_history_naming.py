@@ -160,6 +160,8 @@ class Stage:
         self.table = FakeTable("append")
         self.waiting: dict[int, int] = {}
         self.older: dict[int, int] = {}
+        self.generation = 0
+        """The generation of the batches in ``older``."""
         self.refusal: Refusal | None = None
         self.error: Exception | None = None
         self.named: list[Landed] = []
@@ -193,10 +195,11 @@ class Stage:
         if self.error is not None:
             raise self.error
         if path == UNINDEXED_PATH:
-            ((id, generation),) = question.topics
+            ((id, generation, tagged),) = question.topics
             assert id == UUID(int=1)
             self.asked.append(generation)
-            return FirstOffsets(topics=(FirstOffset("", self.waiting, self.older),))
+            untagged = self.older if self.generation not in tagged else {}
+            return FirstOffsets(topics=(FirstOffset("", self.waiting, self.older, untagged),))
         assert path == LANDED_PATH
         self.named.append(question)
         return LandedAnswer(refusal=self.refusal)
@@ -211,7 +214,7 @@ def test_offsets_that_brokers_have_not_compared_are_named_with_their_files(monke
     stage = Stage(monkeypatch)
     stage.waiting = {0: 40, 1: 50, 2: 0}
     stage.table.files = [(0, 0, 39, "a"), (0, 30, 60, "b"), (1, 0, 49, "c"), (0, 61, 120, "d")]
-    assert stage.look() == HistoryProgress(waiting=stage.waiting)
+    assert stage.look() == HistoryProgress(waiting=stage.waiting, untagged={})
     (named,) = stage.named
     assert (named.topic, named.ranges) == (UUID(int=1), (LandedRange(0, 40, 99),)), "the table has no others"
     assert [file.path for file in named.files] == ["b", "d"]
@@ -305,7 +308,7 @@ def test_a_refusal_is_reported_and_tried_again_soon(
     assert report is not None
     assert text in report.problem
     stage.refusal = None
-    assert stage.look(later=61.0) == HistoryProgress(waiting={0: 0})
+    assert stage.look(later=61.0) == HistoryProgress(waiting={0: 0}, untagged={})
     assert len(stage.named) == 2
 
 
@@ -340,7 +343,7 @@ def test_values_that_are_no_bytes_of_records_are_refused(monkeypatch: pytest.Mon
 def test_brokers_that_are_busy_are_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch)
     stage.waiting, stage.refusal = {0: 0}, Refusal.BUSY
-    assert stage.look() == HistoryProgress(waiting={0: 0})
+    assert stage.look() == HistoryProgress(waiting={0: 0}, untagged={})
     stage.refusal = None
     stage.look(later=301.0)
     stage.look(later=301.0)
@@ -399,6 +402,35 @@ def test_the_tag_of_an_earlier_generation_stays_while_brokers_may_use_its_files(
     assert first not in stage.table.tags
 
 
+def test_records_that_only_files_without_a_tag_have_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.waiting = {0: 0}
+    stage.look()
+    stage.generation, stage.older = stage.named[0].generation, {0: 5}
+    stage.table.operations.append("replace")
+    report = stage.look()
+    assert report is not None
+    assert (len(stage.table.tags), report.untagged) == (2, {}), "the first tag holds the files"
+    stage.table.tags.pop(f"{TAG}{stage.generation}")
+    report = stage.look()
+    assert report is not None
+    assert report.untagged == {0: 5}
+    stage.error = UnavailableError("no broker answers")
+    report = stage.look()
+    assert report is not None
+    assert report.untagged == {0: 5}
+    stage.error, stage.older = None, {}
+    assert stage.look(later=61.0) == HistoryProgress(waiting={0: 0}, untagged={})
+
+
+def test_a_driver_that_has_not_asked_the_brokers_reports_nothing_of_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.error = UnavailableError("no broker answers")
+    report = stage.look()
+    assert report is not None
+    assert report.untagged is None
+
+
 def test_tags_go_four_hours_after_the_next_generation_however_often_others_begin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -424,7 +456,7 @@ def test_another_topic_of_the_name_begins_anew(monkeypatch: pytest.MonkeyPatch) 
     stage.waiting = {0: 40}
     stage.look()
     stage.topic.reading.topic = TopicInfo("AAAAAAAAAAAAAAAAAAAAAg", (0, 1))
-    assert stage.look(later=1.0) == HistoryProgress(), "the table has no record of it yet"
+    assert stage.look(later=1.0) == HistoryProgress(untagged={}), "the table has no record of it yet"
     assert stage.topic.history.named == {}
 
 

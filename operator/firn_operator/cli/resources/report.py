@@ -35,6 +35,7 @@ BY_GRAVITY = (
     ConditionType.ROUTES_READY,
     ConditionType.COMPLETE,
     ConditionType.PUBLISHED,
+    ConditionType.HISTORY_READABLE,
     ConditionType.SINGLE_COPY,
     ConditionType.RECORDS_ACCEPTED,
     ConditionType.FRESH,

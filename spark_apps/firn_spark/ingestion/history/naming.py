@@ -127,8 +127,7 @@ class HistoryNaming:
             log.warning(
                 "the data files of a topic were not named to the brokers", topic=topic.job.topic, problem=problem
             )
-            before = state.report.waiting if state.report is not None else {}
-            report = HistoryProgress(waiting=before, problem=problem)
+            report = (state.report or HistoryProgress()).model_copy(update={"problem": problem})
         state.report = report
 
     def _has_history(self, topic: Topic) -> bool:
@@ -166,19 +165,22 @@ class HistoryNaming:
         state, snapshot, until = topic.history, head(table), int((time.time() + VALID_SECONDS) * 1000)
         landed = newest(table) if snapshot is not None else None
         claim = read_claim(table, topic.view)
-        if landed is None or landed.topic_id != topic.topic_id or _is_taken(topic, claim):
+        if _is_taken(topic, claim):
             return state.report or HistoryProgress()
+        if landed is None or landed.topic_id != topic.topic_id:
+            return state.report or HistoryProgress(untagged={})
         fields = _fields(table, topic.job.table.metadata_columns, topic.job.record_schema.format)
         generation = tags.hold(table, snapshot)
         self._release(topic, listener, table, tags.replaced_before(table, time.time() - RELEASED_SECONDS))
-        found = _unindexed(topic, listener, generation)
+        found = _unindexed(topic, listener, table, generation)
+        report = HistoryProgress(waiting=dict(found.waiting), untagged=dict(found.untagged))
         ranges = self._ranges(topic, found, landed.offsets, now)
         if ranges:
             named = self._landed(topic, table, snapshot, ranges, generation, until, fields)
             refusal = listener.ask(LANDED_PATH, named, LandedAnswer, MOST_BYTES).refusal
             if refusal is Refusal.BUSY:
                 state.next_at = now + min(self._every, BUSY_SECONDS)
-                return HistoryProgress(waiting=dict(found.waiting))
+                return report
             if refusal is not None:
                 raise NotReadyError(f"topic {topic.job.topic}: {REFUSALS[refusal]}")
             state.named = state.named | {each.partition: each.last + 1 for each in named.ranges}
@@ -186,11 +188,11 @@ class HistoryNaming:
             log.info(
                 "named data files to the brokers", topic=topic.job.topic, files=len(named.files), generation=generation
             )
-        return HistoryProgress(waiting=dict(found.waiting))
+        return report
 
     def _release(self, topic: Topic, listener: InternalListener, table: Any, generation: int) -> None:
         """Drop the tags of generations before ``generation`` if brokers need none of them."""
-        if generation and not _unindexed(topic, listener, generation).older:
+        if generation and not _unindexed(topic, listener, table, generation).older:
             for name in tags.release(table, generation):
                 log.info("dropped a tag whose data files no broker needs", table=topic.job.table.identifier, tag=name)
 
@@ -270,9 +272,11 @@ class HistoryNaming:
         return found
 
 
-def _unindexed(topic: Topic, listener: InternalListener, generation: int) -> FirstOffset:
-    """Ask the brokers for the offsets that they have not compared, and those of earlier generations. Raises NotReadyError."""
-    question = Unindexed(topics=(Asked(uuid_of(topic.topic_id), generation),))
+def _unindexed(topic: Topic, listener: InternalListener, table: Any, generation: int) -> FirstOffset:
+    """Ask the brokers for the offsets that they have not compared, those of earlier generations, and those of generations without a tag.
+
+    Raises NotReadyError."""
+    question = Unindexed(topics=(Asked(uuid_of(topic.topic_id), generation, tags.generations(table)),))
     (found,) = listener.ask(UNINDEXED_PATH, question, FirstOffsets, MOST_BYTES).topics
     if found.error:
         raise NotReadyError(f"topic {topic.job.topic}: the brokers answer {found.error}")

@@ -45,6 +45,11 @@ def exist(table: Any) -> bool:
     return bool(_tags(table))
 
 
+def generations(table: Any) -> tuple[int, ...]:
+    """Return the generations whose data files tags hold. Raises Java's exceptions."""
+    return tuple(sorted(_tags(table)))
+
+
 def replaced_before(table: Any, moment: float) -> int:
     """Return the newest generation that had begun by ``moment`` (Unix seconds); 0 without one. Raises Java's exceptions."""
     return max((each for each in _tags(table) if each <= moment), default=0)

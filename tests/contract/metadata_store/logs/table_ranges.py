@@ -69,33 +69,51 @@ class TableRangeContract(StoreContract):
         raise NotImplementedError
 
     async def test_unindexed_batches_are_those_that_lie_in_no_history_object(self, log: Log) -> None:
-        assert await log.store.log.unindexed(TOPIC, 7) == Unindexed({}, {})
+        assert await log.store.log.unindexed(TOPIC, 7, [7]) == Unindexed({}, {}, {})
         await moved(log)
-        assert await log.store.log.unindexed(TOPIC, 7) == Unindexed({}, {})
+        assert await log.store.log.unindexed(TOPIC, 7, [7]) == Unindexed({}, {}, {})
         await log.commit(batch(), batch(SECOND))
         await log.commit(batch(), batch(SECOND))
-        assert await log.store.log.unindexed(TOPIC, 7) == Unindexed({0: 6, 1: 0}, {})
+        assert await log.store.log.unindexed(TOPIC, 7, [7]) == Unindexed({0: 6, 1: 0}, {}, {})
         await log.store.log.advance_start(SECOND, 1)
-        assert await log.store.log.unindexed(TOPIC, 7) == Unindexed({0: 6, 1: 1}, {})
+        assert await log.store.log.unindexed(TOPIC, 7, [7]) == Unindexed({0: 6, 1: 1}, {}, {})
         await log.store.log.advance_start(SECOND, 2)
-        assert await log.store.log.unindexed(TOPIC, 7) == Unindexed({0: 6}, {})
+        assert await log.store.log.unindexed(TOPIC, 7, [7]) == Unindexed({0: 6}, {}, {})
         await log.store.topics.delete_topic(TOPIC)
-        assert await log.store.log.unindexed(TOPIC, 7) == Unindexed({}, {})
+        assert await log.store.log.unindexed(TOPIC, 7, [7]) == Unindexed({}, {}, {})
 
     async def test_batches_of_earlier_generations_have_to_move(self, log: Log) -> None:
         await moved(log)
         (kept,) = [each for each in await stored(log) if isinstance(each.place, WalRange)]
-        assert await log.store.log.unindexed(TOPIC, 8) == Unindexed({}, {0: 0})
+        assert await log.store.log.unindexed(TOPIC, 8, [7, 100]) == Unindexed({}, {0: 0}, {})
         (first, *_) = before = await stored(log)
         again = await history_key(log, 100)
         await move(log, again, before[:3], in_entry(again, before[:3]))
-        assert await log.store.log.unindexed(TOPIC, 8) == Unindexed({}, {0: kept.base_offset + 1})
-        assert await log.store.log.unindexed(TOPIC, 100) == Unindexed({}, {0: kept.base_offset + 1})
-        assert await log.store.log.unindexed(TOPIC, 101) == Unindexed({}, {0: first.base_offset})
+        assert await log.store.log.unindexed(TOPIC, 8, [7, 100]) == Unindexed({}, {0: kept.base_offset + 1}, {})
+        assert await log.store.log.unindexed(TOPIC, 100, [7, 100]) == Unindexed({}, {0: kept.base_offset + 1}, {})
+        assert await log.store.log.unindexed(TOPIC, 101, [7, 100]) == Unindexed({}, {0: first.base_offset}, {})
         await log.store.log.advance_start(FIRST, 4)
-        assert await log.store.log.unindexed(TOPIC, 101) == Unindexed({}, {0: 4})
+        assert await log.store.log.unindexed(TOPIC, 101, [7, 100]) == Unindexed({}, {0: 4}, {})
         await log.store.log.advance_start(FIRST, 6)
-        assert await log.store.log.unindexed(TOPIC, 101) == Unindexed({}, {})
+        assert await log.store.log.unindexed(TOPIC, 101, [7, 100]) == Unindexed({}, {}, {})
+
+    async def test_batches_of_generations_without_a_tag_are_named(self, log: Log) -> None:
+        await moved(log)
+        again, before = await history_key(log, 100), await stored(log)
+        await move(log, again, before[:3], in_entry(again, before[:3]))
+        (kept,) = [each for each in before if isinstance(each.place, WalRange)]
+        late = kept.base_offset + 1
+        for tagged, untagged in (
+            ([], {0: 0}),
+            ([100], {0: late}),
+            ([7], {0: 0}),
+            ([8, 100], {0: late}),
+            ([7, 100], {}),
+        ):
+            assert (await log.store.log.unindexed(TOPIC, 7, tagged)).untagged == untagged
+        await log.store.log.advance_start(FIRST, late)
+        assert (await log.store.log.unindexed(TOPIC, 7, [100])).untagged == {0: late}
+        assert (await log.store.log.unindexed(TOPIC, 7, [7])).untagged == {}
 
     async def test_ranges_move_to_a_table(self, log: Log) -> None:
         keys = [await log.key() for _ in range(4)]

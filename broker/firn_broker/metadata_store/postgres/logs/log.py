@@ -187,11 +187,12 @@ class PostgresLog:
             states[number - 1] = LogState(start, high, size)
         return states
 
-    async def unindexed(self, topic: UUID, generation: int) -> Unindexed:
+    async def unindexed(self, topic: UUID, generation: int, tagged: Sequence[int]) -> Unindexed:
         waiting = f"key NOT LIKE '%{wal.HISTORY}'"
         older = "CASE WHEN entry_len IS NOT NULL THEN split_part(key, '.', 2)::bigint < $2 END"
+        untagged = "CASE WHEN entry_len IS NOT NULL THEN split_part(key, '.', 2)::bigint <> ALL($2::bigint[]) END"
         found = []
-        for condition, arguments in ((waiting, ()), (older, (generation,))):
+        for condition, arguments in ((waiting, ()), (older, (generation,)), (untagged, (tagged,))):
             rows = await self._database.rows(
                 "SELECT part, first FROM log CROSS JOIN LATERAL (SELECT base_offset AS first FROM run JOIN wal ON wal.id = run.wal"
                 f" WHERE run.log = log.id AND last_offset >= log_start AND {condition}"

@@ -202,11 +202,12 @@ class SqliteLog:
         )  # fmt: skip
         return LogState(*row) if row else None
 
-    async def unindexed(self, topic: UUID, generation: int) -> Unindexed:
+    async def unindexed(self, topic: UUID, generation: int, tagged: Sequence[int]) -> Unindexed:
         waiting = f"key NOT LIKE '%{wal.HISTORY}'"
-        older = "entry_len IS NOT NULL AND CAST(substr(key, instr(key, '.') + 1) AS INTEGER)<?"
+        in_table = "entry_len IS NOT NULL AND CAST(substr(key, instr(key, '.') + 1) AS INTEGER)"
+        older, untagged = f"{in_table}<?", f"{in_table} NOT IN (SELECT value FROM json_each(?))"
 
-        def first(condition: str, *arguments: int) -> Mapping[int, int]:
+        def first(condition: str, *arguments: int | str) -> Mapping[int, int]:
             rows = self._database.connection.execute(
                 f"SELECT part, (SELECT base_offset FROM run JOIN wal ON wal.id=run.wal WHERE run.log=log.id AND last_offset>=log_start"
                 f" AND {condition} ORDER BY last_offset LIMIT 1) AS first FROM log WHERE topic_id=? AND NOT deleted",
@@ -215,7 +216,7 @@ class SqliteLog:
             return {partition: offset for partition, offset in rows if offset is not None}
 
         def work() -> Unindexed:
-            return Unindexed(first(waiting), first(older, generation))
+            return Unindexed(first(waiting), first(older, generation), first(untagged, json.dumps([*tagged])))
 
         return await self._database.run(work, write=False)
 
