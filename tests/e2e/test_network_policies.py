@@ -52,7 +52,7 @@ def test_other_namespaces_reach_the_listeners_of_clients_only(addresses: dict[st
 def test_pods_of_the_release_reach_what_they_need_only(addresses: dict[str, str], client: str) -> None:
     needed = {
         "deploy/firn-operator": [(POSTGRES, 5432), (S3, 7070), (DRIVER, 8080), (CLASSIC, 9096), (DISKLESS, 9092)],
-        DRIVER: [(POSTGRES, 5432), (S3, 7070), (CLASSIC, 9096), (DISKLESS, 9092)],
+        DRIVER: [(POSTGRES, 5432), (S3, 7070), (CLASSIC, 9096), (DISKLESS, 9092), (DISKLESS, 9095)],
         DISKLESS: [(POSTGRES, 5432), (S3, 7070)],
         CLASSIC: [(CLASSIC, 9098)],
     }

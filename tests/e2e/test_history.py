@@ -1,0 +1,125 @@
+"""A topic keeps its history in its table alone, and clients read the same records from the data files as from the log before."""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from firn.model.conditions import ConditionType
+from hack import quickstart
+from hack.quickstart import SYSTEM, apply, kubectl
+from tests.e2e.brokers import PATIENCE, await_until, kill
+from tests.e2e.commands import firn
+from tests.e2e.policies import AT_ONCE, COMPACTION, await_run, policy
+from tests.e2e.topics import LONG, await_condition, await_ready, await_rows, topic_manifest
+
+pytestmark = pytest.mark.timeout(1200)
+
+BROKER = "firn-broker-diskless-0"
+DRIVER = "firn-ingest-default-0"
+OUTSIDE = "127.0.0.1:30020"
+"""The listener of the brokers for clients outside of the cluster."""
+PARTITIONS = 6
+FLIGHTS = 20_000
+
+
+def read(topic: str) -> list[tuple[Any, ...]]:
+    """Return all records of a topic as a client outside of the cluster gets them, by partition and offset."""
+    consumer = Consumer(
+        {"bootstrap.servers": OUTSIDE, "group.id": topic, "enable.partition.eof": True, "check.crcs": True}
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    found, ended, deadline = list[tuple[Any, ...]](), set[int | None](), time.monotonic() + PATIENCE
+    try:
+        while len(ended) < PARTITIONS:
+            assert time.monotonic() < deadline, f"{topic}: after {PATIENCE} s, {len(found)} records have come"
+            for message in consumer.consume(1_000, 1.0):
+                error = message.error()
+                if error is None:
+                    found.append(_record(message))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+                else:
+                    assert error.retriable(), error
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda record: record[:2])
+
+
+def _record(message: Message) -> tuple[Any, ...]:
+    headers = tuple(message.headers() or ())
+    return message.partition(), message.offset(), message.timestamp(), message.key(), message.value(), headers
+
+
+def moved() -> bool:
+    """Return whether the broker has moved batches since its start. Fails if it left any."""
+    lines = kubectl("-n", SYSTEM, "logs", BROKER).splitlines()
+    stories = [json.loads(line) for line in lines if '"indexed offsets of a topic"' in line]
+    for story in stories:
+        assert (story["problems"], story["left"]) == ({}, 0), story
+    return bool(stories)
+
+
+def assert_read_from_table(topic: str, expected: Sequence[tuple[Any, ...]]) -> None:
+    """Replace the broker, so that no record is in its memory, and read all records."""
+    kill(BROKER)
+    kubectl("-n", SYSTEM, "wait", "--for=condition=Ready", f"pod/{BROKER}", f"--timeout={PATIENCE}s")
+    assert read(topic) == expected
+    script = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9090/metrics').read().decode())"
+    lines = kubectl("-n", SYSTEM, "exec", BROKER, "--", "python", "-c", script).splitlines()
+    (rebuilt,) = [float(line.split()[-1]) for line in lines if line.startswith("firn_broker_rebuilt_bytes_total ")]
+    assert rebuilt > sum(len(record[4]) for record in expected)
+
+
+def test_flights_stay_readable_after_they_moved_to_the_table(namespace: str) -> None:
+    manifest = topic_manifest(
+        "flights",
+        namespace,
+        profile="diskless",
+        partitions=PARTITIONS,
+        schema={"raw": "Binary"},
+        config={"retention.ms": "-1"},
+        table={"partitionBy": ["month(_kafka.timestamp)", "bucket(2, key)"]},
+    )
+    apply(manifest)
+    status = await_ready("flights", namespace, timeout=PATIENCE)["status"]
+    topic, table = status["topicName"], status["table"]["identifier"]
+    produced = quickstart.produce_flights(topic, status["bootstrapServers"], namespace=namespace, limit=FLIGHTS)
+    await_rows(table, produced.count, timeout=PATIENCE)
+    before = read(topic)
+    assert len(before) == produced.count
+
+    manifest["spec"]["storage"] = {"history": "Single"}
+    apply(manifest)
+    await_ready("flights", namespace, timeout=PATIENCE)
+    await_until("the broker has moved batches to the table", moved)
+    for kind in (ConditionType.SINGLE_COPY, ConditionType.HISTORY_READABLE):
+        await_condition("flights", namespace, kind, "True", timeout=PATIENCE)
+    assert_read_from_table(topic, before)
+    firn("audit", f"{namespace}/flights")
+    if LONG:
+        count = produced.count
+        for _ in range(5):
+            count += quickstart.produce_flights(topic, status["bootstrapServers"], namespace=namespace, limit=200).count
+            await_rows(table, count, timeout=PATIENCE)
+        before = read(topic)
+        triggers = {"smallFiles": 4, "minInterval": "1s"}
+        apply(policy(COMPACTION, "merge", namespace, selector={}, triggers=triggers, **AT_ONCE))
+        await_run("flights", namespace, COMPACTION, lambda last: bool(last.get("commits")))
+        assert_read_from_table(topic, before)
+        # The driver names new data files once in an hour, and after a restart.
+        kill(DRIVER)
+        await_until("the broker has moved batches to the new files", moved)
+        assert_read_from_table(topic, before)
+
+    manifest["spec"]["storage"] = {"history": "Copy"}
+    apply(manifest)
+    await_ready("flights", namespace, timeout=PATIENCE)
+    more = quickstart.produce_flights(topic, status["bootstrapServers"], namespace=namespace, limit=300)
+    await_rows(table, len(before) + more.count, timeout=PATIENCE)
+    after = read(topic)
+    assert len(after) == len(before) + more.count
+    assert set(before) < set(after)
