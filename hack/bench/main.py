@@ -37,6 +37,8 @@ BENCHMARKS = (
     "broker",
     "merges",
     "history",
+    "rendered",
+    "backfills",
     "limits",
     "neighbours",
     "secure",
@@ -44,7 +46,9 @@ BENCHMARKS = (
     "commits",
 )
 
-OWN_REPEATS = frozenset({"ingest", "trips", "registry", "peers", "direct", "compaction", "broker", "merges", "secure"})
+OWN_REPEATS = frozenset(
+    {"ingest", "trips", "registry", "peers", "direct", "compaction", "broker", "merges", "secure", "backfills"}
+)
 """Benchmarks that let Firn and its peers run in turn. Each of the others is repeated as a whole."""
 
 _SIZES = {
@@ -53,7 +57,7 @@ _SIZES = {
     "minutes": "minutes of files, freshness, trickle, sustained and merges; compaction has 100 files of 1 MiB, and 10 of 16 MiB, per minute",
     "topics": "number of topics of trickle, which also serves five times as many",
     "resources": "number of IcebergTopics of scale, and of tables of debt",
-    "megabytes": "megabytes that broker and secure write, and read, on each contestant",
+    "megabytes": "megabytes that broker, secure and backfills write, and read, on each contestant",
     "hours": "hours whose commits the benchmark commits makes",
     "repeats": "number of runs, whose figures are medians",
 }

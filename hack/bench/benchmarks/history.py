@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 
 import pyarrow as pa
@@ -51,16 +52,25 @@ class Case:
     batch: int
 
 
+class Row(NamedTuple):
+    """A record without key and headers. ``time`` is in milliseconds since 1970."""
+
+    offset: int
+    time: int
+    value: bytes
+
+
 CASES = (Case("small", 168, 16 << 10), Case("large", 1_000, 1 << 20))
 
 
 def measure(options: Options) -> Iterator[Figure]:
     """Measure each case with each codec."""
     for case in CASES:
-        values = _values(case)
-        file = _table(options.directory / f"{case.name}.parquet", values)
+        values = values_of(case.record, MEGABYTES)
+        rows = [Row(offset, _time(offset), value) for offset, value in enumerate(values)]
+        file = write_table(options.directory / f"{case.name}.parquet", rows, PARTITION.index)
         for codec, number in CODECS.items():
-            batches = _batches(case, values, number)
+            batches = batches_of(case, values, number)
             yield from _figures(options.directory / f"{case.name}-{codec}", f"{case.name}_{codec}", batches, file)
 
 
@@ -158,10 +168,11 @@ class _Counted(io.FileIO):
         return data
 
 
-def _values(case: Case) -> list[bytes]:
+def values_of(size: int, megabytes: int) -> list[bytes]:
+    """Return JSON of about ``size`` bytes, so many megabytes in all."""
     chance = random.Random(1)
     airports, words = ["JFK", "SFO", "LAX", "BOS", "ORD"], [f"word{number}" for number in range(2_000)]
-    pad = case.record - 90
+    pad = size - 90
     return [
         json.dumps(
             {
@@ -169,11 +180,11 @@ def _values(case: Case) -> list[bytes]:
                 "delay": chance.randrange(600), "note": " ".join(chance.choices(words, k=max(0, pad) // 8)),
             }
         ).encode()
-        for number in range(MEGABYTES * 1_000_000 // case.record)
+        for number in range(megabytes * 1_000_000 // size)
     ]  # fmt: skip
 
 
-def _batches(case: Case, values: Sequence[bytes], codec: int) -> list[memoryview]:
+def batches_of(case: Case, values: Sequence[bytes], codec: int) -> list[memoryview]:
     """Return the batches of a producer, with the offsets of the log."""
     batches, offset, each = list[memoryview](), 0, max(1, case.batch // case.record)
     while offset < len(values):
@@ -195,14 +206,14 @@ def _time(offset: int) -> int:
     return 1_700_000_000_000 + offset
 
 
-def _table(path: Path, values: Sequence[bytes]) -> DataFile:
-    """Write the data file of a raw topic."""
-    count = len(values)
+def write_table(path: Path, rows: Sequence[Row], partition: int) -> DataFile:
+    """Write the data file of a raw topic with the rows of a partition."""
+    count = len(rows)
     header = pa.struct([_field(10, "key", pa.string()), _field(11, "value", pa.binary())])
     kafka = {
-        _field(4, "partition", pa.int32()): pa.array([PARTITION.index] * count, pa.int32()),
-        _field(5, "offset", pa.int64()): pa.array(range(count), pa.int64()),
-        _field(6, "timestamp_ms", pa.int64()): pa.array(map(_time, range(count)), pa.int64()),
+        _field(4, "partition", pa.int32()): pa.array([partition] * count, pa.int32()),
+        _field(5, "offset", pa.int64()): pa.array([row.offset for row in rows], pa.int64()),
+        _field(6, "timestamp_ms", pa.int64()): pa.array([row.time for row in rows], pa.int64()),
         _field(7, "key", pa.binary()): pa.nulls(count, pa.binary()),
         _field(8, "headers", pa.list_(_field(9, "element", header))): pa.nulls(
             count, pa.list_(_field(9, "element", header))
@@ -210,9 +221,9 @@ def _table(path: Path, values: Sequence[bytes]) -> DataFile:
     }
     struct = pa.StructArray.from_arrays(list(kafka.values()), fields=list(kafka))
     columns = [_field(2, "value", pa.binary()), _field(3, "_kafka", struct.type)]
-    table = pa.table([pa.array(values, pa.binary()), struct], schema=pa.schema(columns))
-    rows = max(1, ROW_GROUP_BYTES * count // table.nbytes)
-    pq.write_table(table, path, compression="zstd", row_group_size=rows, use_dictionary=False)
+    table = pa.table([pa.array([row.value for row in rows], pa.binary()), struct], schema=pa.schema(columns))
+    group = max(1, ROW_GROUP_BYTES * count // table.nbytes)
+    pq.write_table(table, path, compression="zstd", row_group_size=group, use_dictionary=False)
     return DataFile(str(path), path.stat().st_size)
 
 

@@ -1,0 +1,295 @@
+"""Read the history of a topic whose log keeps no copy, end to end: from a broker over S3, with PostgreSQL, to Kafka's consumer.
+
+The peers are a topic of the same broker whose log keeps its copy, and Apache Kafka. All three have the same records of JSON, which the
+producer compresses with lz4. The page cache is empty, and the broker has just started. Kafka has no cache of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from firn.driver_requests.landed_offsets import (
+    LANDED_PATH,
+    UNINDEXED_PATH,
+    Asked,
+    FirstOffsets,
+    Landed,
+    LandedAnswer,
+    LandedRange,
+    Unindexed,
+)
+from firn_broker.settings import BucketSettings
+from firn_broker.storage.objects import open_objects
+from hack.bench.benchmarks.broker import Brokers, Seen, charged, child, evict, median, on_kafka, publish
+from hack.bench.benchmarks.history import FIELDS, Row, values_of, write_table
+from hack.bench.measuring.figures import Better, Figure
+from hack.bench.options import Options
+from hack.support.progress import say
+from tests.servers.firn_broker import FirnBroker, fleet_settings, of_fleet
+from tests.servers.kafka import tool
+from tests.servers.postgres import directory_for_postgres, postgres
+from tests.servers.process import await_true, free_port
+from tests.servers.s3 import s3
+
+PARTITIONS = 4
+RECORD_BYTES = 168
+BACKFILLS = 4
+"""Consumers beside the publisher."""
+SLOW_MB = 5
+"""MB/s of the publisher."""
+UNITS: dict[str, tuple[str, Better]] = {
+    "rate": ("MB/s out of history", "higher"),
+    "cpu": ("broker CPU s per GB out of history", "lower"),
+    "seek": ("ms from a seek into history to its first record", "lower"),
+    "publish_p99": (f"ms of publish, {SLOW_MB} MB/s, beside {BACKFILLS} backfills (99 %)", "lower"),
+}
+COPY, KAFKA, ALONE = "copy in the log", "Apache Kafka 4.2.1", "the same publisher alone"
+
+
+def measure(options: Options) -> Iterator[Figure]:
+    """Measure both topics of a broker, and Kafka, `Options.repeats` times."""
+    runs: dict[str, list[Seen]] = {"single": [], "copy": [], "kafka": []}
+    for turn in range(options.repeats):
+        values = values_of(RECORD_BYTES, options.megabytes)
+        with _directory(options.directory / f"backfills-firn-{turn}") as directory, _fleet(directory) as fleet:
+            for topic in ("single", "copy"):
+                _produce(fleet.brokers, topic, values)
+            fleet.land("single", options.megabytes)
+            for topic in ("single", "copy"):
+                runs[topic].append(_contest(topic, options.megabytes, fleet.restarted))
+        with _directory(options.directory / f"backfills-kafka-{turn}") as directory, on_kafka(directory) as brokers:
+            _produce(brokers, "kafka", values)
+            runs["kafka"].append(_contest("kafka", options.megabytes, partial(_evicted, brokers)))
+    seen = {name: median(runs) for name, runs in runs.items()}
+    for name, (unit, better) in UNITS.items():
+        ours = seen["single"][name]
+        yield Figure(f"backfills_{name}", ours, unit, better, COPY, seen["copy"][name])
+        yield Figure(f"backfills_{name}_kafka", ours, unit, better, KAFKA, seen["kafka"][name])
+    yield Figure(
+        "backfills_publish_alone", seen["single"]["publish_p99"], UNITS["publish_p99"][0], "lower", ALONE, seen["single"]["alone_p99"]
+    )  # fmt: skip
+
+
+@contextmanager
+def _directory(path: Path) -> Iterator[Path]:
+    path.mkdir()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+class _Fleet:
+    """A broker over S3, and the requests of an ingestion driver."""
+
+    def __init__(self, broker: FirnBroker, directory: Path, lake: BucketSettings, internal: str) -> None:
+        self.broker = broker
+        self.directory = directory
+        self.lake = lake
+        self.internal = internal
+
+    @property
+    def brokers(self) -> Brokers:
+        """Return the contestant."""
+        assert self.broker.process is not None
+        stores = {"s3": child("versitygw"), "postgres": child("postgres")}
+        return Brokers("firn-broker", self.broker.bootstrap, self.broker.process.pid, self.directory, stores)
+
+    def restarted(self) -> Brokers:
+        """Return the contestant after a restart without the page cache."""
+        self.broker.stop()
+        evict(self.directory)
+        self.broker.start()
+        return self.brokers
+
+    def land(self, topic: str, megabytes: int) -> None:
+        """Write the records of a topic to a data file for each partition, and wait until the broker has compared all."""
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        described = admin.describe_topics(TopicCollection([topic]))[topic].result(30).topic_id
+        bits = described.get_most_significant_bits() % 2**64, described.get_least_significant_bits() % 2**64
+        id, files, ranges = UUID(int=bits[0] << 64 | bits[1]), [], []
+        for partition, rows in enumerate(_rows(self.broker.bootstrap, topic)):
+            file = write_table(self.directory / f"{partition}.parquet", rows, partition)
+            written = Path(file.path)
+            asyncio.run(self._upload(written.name, written.read_bytes()))
+            written.unlink()
+            files.append(file._replace(path=f"{self.lake.url}/{partition}.parquet"))
+            ranges.append(LandedRange(partition, 0, rows[-1].offset))
+        landed = Landed(
+            topic=id, generation=1, until_ms=int(time.time() + 3600) * 1000, ranges=tuple(ranges), files=tuple(files), fields=FIELDS
+        )  # fmt: skip
+        assert LandedAnswer.model_validate_json(self._ask(LANDED_PATH, landed)).refusal is None
+        question = Unindexed(topics=(Asked(id, 1, (1,)),))
+
+        def compared() -> bool:
+            (found,) = FirstOffsets.model_validate_json(self._ask(UNINDEXED_PATH, question)).topics
+            return not found.waiting
+
+        say(f"comparing {megabytes} MB with the table")
+        await_true("all batches are in the table", compared, 600)
+
+    async def _upload(self, name: str, data: bytes) -> None:
+        objects = open_objects(self.lake)
+        await objects.put(name, memoryview(data))
+        await objects.close()
+
+    def _ask(self, path: str, document: Any) -> str:
+        answer = httpx.post(
+            f"http://{self.internal}{path}", content=document.model_dump_json(), headers={"Authorization": "Bearer token"}, timeout=60
+        )  # fmt: skip
+        answer.raise_for_status()
+        return answer.text
+
+
+@contextmanager
+def _fleet(directory: Path) -> Iterator[_Fleet]:
+    """Run a broker and its stores."""
+    with ExitStack() as stack:
+        storage = stack.enter_context(s3(directory))
+        database = stack.enter_context(postgres(stack.enter_context(directory_for_postgres()), durable=True))
+        settings = fleet_settings(directory, database, storage)
+        lake = {**settings["objects"], "url": f"s3://{storage.bucket}/lake"}
+        token, internal = directory / "token", f"127.0.0.1:{free_port()}"
+        token.write_text("token\n")
+        more = {
+            "nodeId": 0,
+            "history": {"stores": [lake]},
+            "internal": {"bind": internal, "tokenFile": str(token)},
+            "upkeep": {"intervalSeconds": 5, "graceSeconds": 5, "mergeSeconds": 20},
+        }
+        broker = of_fleet(directory, "broker-0", {**settings, **more})
+        broker.start()
+        try:
+            yield _Fleet(broker, directory, BucketSettings.model_validate(lake), internal)
+        finally:
+            broker.stop()
+
+
+def _produce(brokers: Brokers, topic: str, values: list[bytes]) -> None:
+    say(f"{brokers.name}: producing to {topic}")
+    config = {"firn.history": "Single"} if topic == "single" else {}
+    admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=config)])[topic].result(30)
+    settings = {"linger.ms": 20, "batch.size": 64 << 10, "compression.type": "lz4", "enable.idempotence": True}
+    producer = Producer({"bootstrap.servers": brokers.bootstrap, **settings})
+    for number, value in enumerate(values):
+        while True:
+            try:
+                producer.produce(topic, value, partition=number % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if number % 1000 == 0:
+            producer.poll(0)
+    assert producer.flush(120) == 0
+
+
+def _rows(bootstrap: str, topic: str) -> list[list[Row]]:
+    """Return the rows of each partition as a table has them."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "table", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    rows, ended = [list[Row]() for _ in range(PARTITIONS)], 0
+    while ended < PARTITIONS:
+        for message in consumer.consume(10_000, 1.0):
+            if message.error() is not None:
+                ended += 1
+            else:
+                partition, offset, value = message.partition(), message.offset(), message.value()
+                assert partition is not None
+                assert offset is not None
+                assert value is not None
+                rows[partition].append(Row(offset, message.timestamp()[1], value))
+    consumer.close()
+    return rows
+
+
+def _evicted(brokers: Brokers) -> Brokers:
+    evict(brokers.directory)
+    return brokers
+
+
+def _contest(topic: str, megabytes: int, without_caches: Callable[[], Brokers]) -> Seen:
+    """Measure reads of one topic."""
+    brokers = without_caches()
+    say(f"{brokers.name}: reading {topic}")
+    spent, rate = charged(brokers, lambda: _read(brokers, topic))
+    seen = {"rate": rate, "cpu": spent.broker / megabytes * 1000}
+    brokers = without_caches()
+    seen["seek"] = _seek(brokers, topic)
+    seen["alone_p99"] = publish(brokers, "published", SLOW_MB).p99
+    with _backfilled(brokers, topic):
+        seen["publish_p99"] = publish(brokers, "published", SLOW_MB).p99
+    return seen
+
+
+def _read(brokers: Brokers, topic: str) -> float:
+    """Read a topic from its beginning with Kafka's consumer, and return MB/s of keys and values."""
+    count = sum(_ends(brokers, topic))
+    output = tool(
+        brokers.bootstrap, "ConsumerPerformance", "--topic", topic, "--num-records", str(count), "--timeout", "60000", "--group",
+        f"of-{time.monotonic_ns()}",
+    )  # fmt: skip
+    values = output.splitlines()[-1].split(", ")
+    assert int(values[4]) >= count, output
+    return float(values[2]) * 1.048576 * 1000 / float(values[7])
+
+
+def _ends(brokers: Brokers, topic: str) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "ends"})
+    ends = [
+        consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=30)[1] for number in range(PARTITIONS)
+    ]
+    consumer.close()
+    return ends
+
+
+def _seek(brokers: Brokers, topic: str) -> float:
+    """Return the most milliseconds from the assignment of an offset in the middle to the first record."""
+    took = []
+    for partition, end in enumerate(_ends(brokers, topic)):
+        consumer = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "seek"})
+        consumer.list_topics(topic, timeout=30)
+        began = time.monotonic()
+        consumer.assign([TopicPartition(topic, partition, end // 2)])
+        message = consumer.poll(60)
+        assert message is not None
+        assert message.error() is None
+        took.append((time.monotonic() - began) * 1000)
+        consumer.close()
+    return max(took)
+
+
+@contextmanager
+def _backfilled(brokers: Brokers, topic: str) -> Iterator[None]:
+    """Run consumers that read a topic from its beginning, again and again, inside the with block."""
+    over = threading.Event()
+
+    def read(number: int) -> None:
+        while not over.is_set():
+            consumer = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": f"backfill-{number}"})
+            consumer.assign([TopicPartition(topic, part, 0) for part in range(PARTITIONS)])
+            while not over.is_set() and consumer.consume(10_000, 2.0):
+                pass
+            consumer.close()
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(BACKFILLS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
