@@ -125,3 +125,10 @@ def test_docstrings_begin_with_a_verb_or_a_noun(package: str) -> None:
         if OPENINGS.match(text) or PHRASES.search(CODE.sub("", text))
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_fence_is_alone_in_its_line(page: str) -> None:
+    """Code in the line of the fence is not shown."""
+    fences = [line for line in (ROOT / page).read_text().splitlines() if line.strip().startswith("```")]
+    assert not [line for line in fences if not re.fullmatch(r"\s*```(\S+)?", line)]
