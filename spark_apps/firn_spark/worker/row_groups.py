@@ -3,6 +3,7 @@
 A broker reads the records of one partition, and decodes whole row groups. So rows of other partitions in the same row group cost time."""
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,8 @@ from firn_spark.worker.fetched import Numbers
 
 LEAST_BYTES = 1 << 20
 """Bytes of a row group, in memory. Partitions with fewer share a row group, because each row group has costs of its own."""
+MOST_BYTES = 8 << 20
+"""Bytes of a row group, in memory, unless one row has more. A broker that serves many partitions in turn decodes some row groups again."""
 _PARTITION = columns.METADATA[0][0]
 
 
@@ -33,10 +36,18 @@ def by_partition(rows: pa.Table) -> Iterator[pa.Table]:
     for end in edges[1:]:
         # The last part may be small, and joins the one before.
         if end - first >= least and (end == edges[-1] or edges[-1] - end >= least):
-            yield rows.slice(first, end - first)
+            yield from _bounded(rows.slice(first, end - first))
             first = end
     if first < edges[-1]:
-        yield rows.slice(first)
+        yield from _bounded(rows.slice(first))
+
+
+def _bounded(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield rows in equal parts of at most `MOST_BYTES` on average."""
+    parts = max(1, min(len(rows), -(-rows.nbytes // MOST_BYTES)))
+    edges = [len(rows) * number // parts for number in range(parts + 1)]
+    for first, end in pairwise(edges):
+        yield rows.slice(first, end - first)
 
 
 def _partitions(rows: pa.Table) -> Numbers:

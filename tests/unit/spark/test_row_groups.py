@@ -66,6 +66,14 @@ def test_no_row_is_lost_and_none_is_doubled(seed: int) -> None:
     assert all(part.num_rows for part in parts)
 
 
+def test_a_row_group_has_a_bound_for_readers_of_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_groups, "MOST_BYTES", 4_000)
+    parts = list(by_partition(rows([0] * 100 + [1] * 10)))
+    assert [len(part) for part in parts] == [33, 33, 34, 10]
+    assert max(part.nbytes for part in parts) <= 4_000
+    assert [len(part) for part in by_partition(rows([0] * 3, 9_000))] == [1, 1, 1], "each row has more"
+
+
 def test_a_table_without_rows_has_no_row_group() -> None:
     assert list(by_partition(rows([]))) == []
 

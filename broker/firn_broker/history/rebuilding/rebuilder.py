@@ -13,7 +13,7 @@ from firn_broker.log_types import BatchRange, TableRange
 from firn_broker.ports import ObjectStore
 from firn_broker.storage import wal
 
-KEPT_ENTRIES = 8
+KEPT_ENTRIES = 32
 """Entries that stay in memory. Each has some 100 bytes for each of its batches."""
 
 
