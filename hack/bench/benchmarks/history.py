@@ -68,7 +68,7 @@ def measure(options: Options) -> Iterator[Figure]:
     for case in CASES:
         values = values_of(case.record, MEGABYTES)
         rows = [Row(offset, _time(offset), value) for offset, value in enumerate(values)]
-        file = write_table(options.directory / f"{case.name}.parquet", rows, PARTITION.index)
+        file = write_table(options.directory / f"{case.name}.parquet", rows, PARTITION.index, ROW_GROUP_BYTES)
         for codec, number in CODECS.items():
             batches = batches_of(case, values, number)
             yield from _figures(options.directory / f"{case.name}-{codec}", f"{case.name}_{codec}", batches, file)
@@ -206,8 +206,8 @@ def _time(offset: int) -> int:
     return 1_700_000_000_000 + offset
 
 
-def write_table(path: Path, rows: Sequence[Row], partition: int) -> DataFile:
-    """Write the data file of a raw topic with the rows of a partition."""
+def write_table(path: Path, rows: Sequence[Row], partition: int, group_bytes: int) -> DataFile:
+    """Write the data file of a raw topic with the rows of a partition, in row groups of about ``group_bytes`` in memory."""
     count = len(rows)
     header = pa.struct([_field(10, "key", pa.string()), _field(11, "value", pa.binary())])
     kafka = {
@@ -222,7 +222,7 @@ def write_table(path: Path, rows: Sequence[Row], partition: int) -> DataFile:
     struct = pa.StructArray.from_arrays(list(kafka.values()), fields=list(kafka))
     columns = [_field(2, "value", pa.binary()), _field(3, "_kafka", struct.type)]
     table = pa.table([pa.array([row.value for row in rows], pa.binary()), struct], schema=pa.schema(columns))
-    group = max(1, ROW_GROUP_BYTES * count // table.nbytes)
+    group = max(1, group_bytes * count // table.nbytes)
     pq.write_table(table, path, compression="zstd", row_group_size=group, use_dictionary=False)
     return DataFile(str(path), path.stat().st_size)
 
