@@ -65,6 +65,8 @@ T = TypeVar("T")
 
 STOP_SECONDS = 5.0
 """Seconds that a stopping broker waits for its last commits, and then for its background tasks."""
+HISTORY_SECONDS = 30.0
+"""Seconds between two looks whether the processes that rebuild batches run."""
 JOIN_SECONDS = 1.0
 """Seconds between two attempts of a starting broker to reach the coordinator."""
 
@@ -127,6 +129,7 @@ class Broker:
             settings.registries,
         )
         self.producer_ids = ProducerIds(store.nodes, ports.random)
+        self._history = ports.history if settings.history.stores else None
         self.indexings = Indexings(settings, lambda: self.membership.lease, self._single)
         self.reader = Reader(store.log, ports.objects, self.cache, self.watermarks, settings.reader, ports.history)
         self.parsed = Budget(settings.connections.buffered_bytes)
@@ -150,6 +153,18 @@ class Broker:
         """Return whether the log keeps no copy of a topic's records that its table gives back."""
         known = self.topic_metadata.by_id.get(topic)
         return known is not None and self.configs.single(known)
+
+    async def _keep_history_ready(self, history: History) -> None:
+        """Start the processes that rebuild batches if a topic has its history in its table. Runs until it is cancelled."""
+        while True:
+            if any(map(self.configs.single, self.topic_metadata.by_id.values())):
+                try:
+                    await history.start()
+                except UnavailableError as error:
+                    log.warning(
+                        "cannot start a process that rebuilds batches; the next read starts it", error=str(error)
+                    )
+            await asyncio.sleep(HISTORY_SECONDS)
 
     def _made_proofs(self) -> Proofs:
         return Proofs(
@@ -207,6 +222,8 @@ class Broker:
             ("expiry of groups", self.groups.expire()),
         ):
             self._work(name, work)
+        if self._history is not None:
+            self._work("processes of the history", self._keep_history_ready(self._history))
         if settings.metrics_listen:
             self._work("stalls of the event loop", measure_stalls())
             self._work("lag of groups", GroupLag(self.metadata_store.groups, self.groups, self.topic_metadata).run())

@@ -209,6 +209,10 @@ class TopicStore(Protocol):
 class History(Protocol):
     """The batches whose records lie in tables."""
 
+    async def start(self) -> None:
+        """Start processes that do not run, so that no consumer waits for their start. Raises UnavailableError."""
+        ...
+
     async def rebuild(self, ranges: Sequence[BatchRange]) -> list[memoryview]:
         """Return the batches of table ranges of one entry, one buffer for each range.
 

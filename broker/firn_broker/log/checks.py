@@ -33,6 +33,11 @@ class AnsweringProcess:
         self._seconds = seconds
         self._process: Process | None = None
 
+    @property
+    def started(self) -> bool:
+        """Return whether the process was started, and has answered since."""
+        return self._process is not None
+
     async def ask(self, *frame: bytes) -> bytes:
         """Return the answer to a frame, which has these parts. The caller waits for it before it sends another one.
 

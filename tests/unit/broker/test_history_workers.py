@@ -3,15 +3,21 @@
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from firn.driver_requests.landed_offsets import DataFile
 from firn.model.errors import CorruptDataError, UnavailableError
+from firn_broker.broker import HISTORY_SECONDS
 from firn_broker.history.files import TableFiles
 from firn_broker.history.rebuilding.workers import HistoryWorkers
+from firn_broker.log_types import BatchRange
+from firn_broker.settings import BucketSettings, HistorySettings
 from tests.contract.test_histories import Tabled
+from tests.fakes.virtual_time import run
+from tests.unit.broker.whole import broker, create
 
 
 @pytest.fixture
@@ -31,6 +37,53 @@ def test_a_killed_process_is_started_again(world: Tabled) -> None:
         workers.close()
 
     asyncio.run(story())
+
+
+def test_processes_start_before_the_first_read(world: Tabled) -> None:
+    async def story() -> None:
+        workers = HistoryWorkers(world.settings)
+        await workers.start()
+        before = children()
+        assert len(before) == 2
+        await workers.start()
+        assert await workers.rebuild(world.ranges[:1])
+        assert children() == before
+        workers.close()
+
+    asyncio.run(story())
+
+
+class Counted:
+    """A `History` that counts its starts. The first one fails."""
+
+    def __init__(self) -> None:
+        self.starts = 0
+
+    async def start(self) -> None:
+        self.starts += 1
+        if self.starts == 1:
+            raise UnavailableError("no memory")
+
+    async def rebuild(self, ranges: Sequence[BatchRange]) -> list[memoryview]:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+def test_a_broker_starts_the_processes_for_its_first_topic_with_its_history_in_a_table() -> None:
+    async def story() -> None:
+        history = Counted()
+        stores = HistorySettings(stores=(BucketSettings(url="s3://table"),))
+        async with broker(tables=history, history=stores) as asked:
+            await create(asked, "copy")
+            await asyncio.sleep(2 * HISTORY_SECONDS)
+            assert history.starts == 0
+            await create(asked, "single", firn_history="Single")
+            await asyncio.sleep(2 * HISTORY_SECONDS)
+            assert history.starts == 2, "a failure is no end"
+            assert asked.broker.healthy
+
+    run(story())
 
 
 def children() -> list[int]:

@@ -25,6 +25,9 @@ class Rebuilder:
         self._reader = RowReader(files)
         self._kept: dict[tuple[str, int], Entry] = {}
 
+    async def start(self) -> None:
+        """Do nothing: there are no processes."""
+
     async def rebuild(self, ranges: Sequence[BatchRange]) -> list[memoryview]:
         """Return the batches of each range."""
         found = []

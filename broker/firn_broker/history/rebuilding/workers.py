@@ -23,7 +23,7 @@ SECONDS = 60.0
 
 
 class HistoryWorkers:
-    """`History` in processes. Each answers one request at a time, and starts with its first one."""
+    """`History` in processes. Each answers one request at a time."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings.model_dump_json(by_alias=True)
@@ -31,9 +31,23 @@ class HistoryWorkers:
         self._processes = [AnsweringProcess("firn_broker.history.rebuilding.worker", SECONDS) for _ in range(count)]
         self._turns = [asyncio.Lock() for _ in range(count)]
 
+    async def start(self) -> None:
+        """Start processes that do not run. Raises UnavailableError."""
+        for number, process in enumerate(self._processes):
+            if not process.started:
+                await self._ask(number, ())
+
     async def rebuild(self, ranges: Sequence[BatchRange]) -> list[memoryview]:
         """Return the batches of each range."""
-        number = crc32(slot_of(ranges[0])[0].encode()) % len(self._processes)
+        content = await self._ask(crc32(slot_of(ranges[0])[0].encode()) % len(self._processes), ranges)
+        found, place = [], 0
+        for each in ranges:
+            found.append(content[place : place + each.place.length])
+            place += each.place.length
+        return found
+
+    async def _ask(self, number: int, ranges: Sequence[BatchRange]) -> memoryview:
+        """Return the batches of ranges, one after the other, from a process. Raises CorruptDataError and UnavailableError."""
         frame = json.dumps({"settings": self._settings, "ranges": ranges}).encode()
         async with self._turns[number]:
             try:
@@ -47,11 +61,7 @@ class HistoryWorkers:
         if status != DONE:
             kind = CorruptDataError if status == DAMAGED else UnavailableError
             raise kind(bytes(content).decode())
-        found, place = [], 0
-        for each in ranges:
-            found.append(content[place : place + each.place.length])
-            place += each.place.length
-        return found
+        return content
 
     def close(self) -> None:
         """End the processes."""
