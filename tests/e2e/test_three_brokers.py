@@ -350,7 +350,7 @@ def test_an_unknown_metadata_version_is_reported_and_changes_nothing(
     fleet.upgrade(metadataVersion="9.9")
     await_until("the failure is reported", lambda: metric(DEGRADED) == 1, every=2)
     (message,) = [text for text in events("Degraded") if "metadata version 9.9" in text]
-    name = message.partition("logs job/")[2].partition(";")[0]
+    name = message.partition("logs job/")[2].partition(",")[0]
     assert "9.9" in kubectl("-n", SYSTEM, "logs", f"job/{name}")
     assert conditions(get("icebergtopic", "numbers", namespace))["Ready"]["status"] == "True"
     fleet.upgrade(metadataVersion=version)
