@@ -231,7 +231,7 @@ NEW: dict[str, dict[str, Any]] = {
                     "message": "m",
                     "failures": {"nulls": 1},
                 },
-                "history": {"waiting": {"0": 5}, "problem": "no broker answers"},
+                "history": {"waiting": {"0": 5}, "untagged": {"0": 3}, "problem": "no broker answers"},
                 "filtered": 3,
                 "lag_bytes": 512.0,
                 "recent": {"records": 9, "rejected": 1, "code": "WrongKind", "path": "$.id", "new_schema": True},
