@@ -1,12 +1,9 @@
 """A topic keeps its history in its table alone, and clients read the same records from the data files as from the log before."""
 
 import json
-import time
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from firn.model.conditions import ConditionType
 from hack import quickstart
@@ -15,6 +12,7 @@ from tests.e2e.brokers import PATIENCE, await_until, kill
 from tests.e2e.commands import firn
 from tests.e2e.policies import AT_ONCE, COMPACTION, await_run, policy
 from tests.e2e.topics import LONG, await_condition, await_ready, await_rows, topic_manifest
+from tests.log_records import LogRecord, read_log
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -26,32 +24,9 @@ PARTITIONS = 6
 FLIGHTS = 20_000
 
 
-def read(topic: str) -> list[tuple[Any, ...]]:
-    """Return all records of a topic as a client outside of the cluster gets them, by partition and offset."""
-    consumer = Consumer(
-        {"bootstrap.servers": OUTSIDE, "group.id": topic, "enable.partition.eof": True, "check.crcs": True}
-    )
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-    found, ended, deadline = list[tuple[Any, ...]](), set[int | None](), time.monotonic() + PATIENCE
-    try:
-        while len(ended) < PARTITIONS:
-            assert time.monotonic() < deadline, f"{topic}: after {PATIENCE} s, {len(found)} records have come"
-            for message in consumer.consume(1_000, 1.0):
-                error = message.error()
-                if error is None:
-                    found.append(_record(message))
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    ended.add(message.partition())
-                else:
-                    assert error.retriable(), error
-    finally:
-        consumer.close()
-    return sorted(found, key=lambda record: record[:2])
-
-
-def _record(message: Message) -> tuple[Any, ...]:
-    headers = tuple(message.headers() or ())
-    return message.partition(), message.offset(), message.timestamp(), message.key(), message.value(), headers
+def read(topic: str) -> list[LogRecord]:
+    """Return all records of a topic as a client outside of the cluster gets them."""
+    return read_log(OUTSIDE, topic, PARTITIONS, patience=PATIENCE, retries=True)
 
 
 def moved() -> bool:
@@ -63,9 +38,7 @@ def moved() -> bool:
     return bool(stories)
 
 
-def assert_read_from_table(
-    topic: str, expected: Sequence[tuple[Any, ...]], in_table: Sequence[tuple[Any, ...]]
-) -> None:
+def assert_read_from_table(topic: str, expected: Sequence[LogRecord], in_table: Sequence[LogRecord]) -> None:
     """Replace the broker, so that no record is in its memory, and read all records. It rebuilds those ``in_table``."""
     kill(BROKER)
     kubectl("-n", SYSTEM, "wait", "--for=condition=Ready", f"pod/{BROKER}", f"--timeout={PATIENCE}s")
@@ -73,7 +46,7 @@ def assert_read_from_table(
     script = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9090/metrics').read().decode())"
     lines = kubectl("-n", SYSTEM, "exec", BROKER, "--", "python", "-c", script).splitlines()
     (rebuilt,) = [float(line.split()[-1]) for line in lines if line.startswith("firn_broker_rebuilt_bytes_total ")]
-    assert rebuilt > sum(len(record[4]) for record in in_table)
+    assert rebuilt > sum(len(record.value) for record in in_table)
 
 
 def test_flights_stay_readable_after_they_moved_to_the_table(namespace: str) -> None:

@@ -34,9 +34,9 @@ class AnsweringProcess:
         self._process: Process | None = None
 
     @property
-    def started(self) -> bool:
-        """Return whether the process was started, and has answered since."""
-        return self._process is not None
+    def running(self) -> bool:
+        """Return whether the process was started, and has not ended."""
+        return self._process is not None and self._process.returncode is None
 
     async def ask(self, *frame: bytes) -> bytes:
         """Return the answer to a frame, which has these parts. The caller waits for it before it sends another one.

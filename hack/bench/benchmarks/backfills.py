@@ -9,12 +9,12 @@ import asyncio
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import httpx
 from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
@@ -30,19 +30,20 @@ from firn.driver_requests.landed_offsets import (
     LandedRange,
     Unindexed,
 )
+from firn.kafka_clients import kafka_id
 from firn_broker.settings import BucketSettings
 from firn_broker.storage.objects import open_objects
+from firn_spark.kafka.diskless.direct_reads import uuid_of
 from firn_spark.worker.row_groups import MOST_BYTES
-from hack.bench.benchmarks.broker import Brokers, Seen, charged, child, evict, median, on_kafka, publish
+from hack.bench.benchmarks.broker import Brokers, Seen, charged, child, evict, median, on_kafka, over_bucket, publish
 from hack.bench.benchmarks.history import FIELDS, Row, values_of, write_table
 from hack.bench.measuring.figures import Better, Figure
 from hack.bench.options import Options
 from hack.support.progress import say
-from tests.servers.firn_broker import FirnBroker, fleet_settings, of_fleet
+from tests.log_records import read_log
+from tests.servers.firn_broker import FirnBroker
 from tests.servers.kafka import tool
-from tests.servers.postgres import directory_for_postgres, postgres
 from tests.servers.process import await_true, free_port
-from tests.servers.s3 import s3
 
 PARTITIONS = 4
 RECORD_BYTES = 1_000
@@ -118,10 +119,11 @@ class _Fleet:
     def land(self, topic: str, megabytes: int) -> None:
         """Write the records of a topic to a data file for each partition, and wait until the broker has compared all."""
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
-        described = admin.describe_topics(TopicCollection([topic]))[topic].result(30).topic_id
-        bits = described.get_most_significant_bits() % 2**64, described.get_least_significant_bits() % 2**64
-        id, files, ranges = UUID(int=bits[0] << 64 | bits[1]), [], []
-        for partition, rows in enumerate(_rows(self.broker.bootstrap, topic)):
+        described = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
+        id, files, ranges = uuid_of(kafka_id(described.topic_id)), [], []
+        records = read_log(self.broker.bootstrap, topic, PARTITIONS)
+        for partition, some in groupby(records, key=lambda record: record.partition):
+            rows = [Row(record.offset, record.timestamp[1], record.value) for record in some]
             file = write_table(self.directory / f"{partition}.parquet", rows, partition, MOST_BYTES)
             written = Path(file.path)
             asyncio.run(self._upload(written.name, written.read_bytes()))
@@ -157,25 +159,20 @@ class _Fleet:
 @contextmanager
 def _fleet(directory: Path) -> Iterator[_Fleet]:
     """Run a broker and its stores."""
-    with ExitStack() as stack:
-        storage = stack.enter_context(s3(directory))
-        database = stack.enter_context(postgres(stack.enter_context(directory_for_postgres()), durable=True))
-        settings = fleet_settings(directory, database, storage)
-        lake = {**settings["objects"], "url": f"s3://{storage.bucket}/lake"}
-        token, internal = directory / "token", f"127.0.0.1:{free_port()}"
-        token.write_text("token\n")
-        more = {
-            "nodeId": 0,
+    lake, internal = dict[str, Any](), f"127.0.0.1:{free_port()}"
+    token = directory / "token"
+    token.write_text("token\n")
+
+    def settings(given: Mapping[str, Any]) -> Mapping[str, Any]:
+        lake.update({**given["objects"], "url": given["objects"]["url"].rpartition("/")[0] + "/lake"})
+        return {
             "history": {"stores": [lake]},
             "internal": {"bind": internal, "tokenFile": str(token)},
             "upkeep": {"intervalSeconds": 5, "graceSeconds": 5, "mergeSeconds": 20},
         }
-        broker = of_fleet(directory, "broker-0", {**settings, **more})
-        broker.start()
-        try:
-            yield _Fleet(broker, directory, BucketSettings.model_validate(lake), internal)
-        finally:
-            broker.stop()
+
+    with over_bucket(directory, settings) as (broker, _):
+        yield _Fleet(broker, directory, BucketSettings.model_validate(lake), internal)
 
 
 def _produce(brokers: Brokers, topic: str, values: list[bytes]) -> None:
@@ -195,25 +192,6 @@ def _produce(brokers: Brokers, topic: str, values: list[bytes]) -> None:
         if number % 1000 == 0:
             producer.poll(0)
     assert producer.flush(120) == 0
-
-
-def _rows(bootstrap: str, topic: str) -> list[list[Row]]:
-    """Return the rows of each partition as a table has them."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "table", "enable.partition.eof": True})
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-    rows, ended = [list[Row]() for _ in range(PARTITIONS)], 0
-    while ended < PARTITIONS:
-        for message in consumer.consume(10_000, 1.0):
-            if message.error() is not None:
-                ended += 1
-            else:
-                partition, offset, value = message.partition(), message.offset(), message.value()
-                assert partition is not None
-                assert offset is not None
-                assert value is not None
-                rows[partition].append(Row(offset, message.timestamp()[1], value))
-    consumer.close()
-    return rows
 
 
 def _evicted(brokers: Brokers) -> Brokers:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.request import urlopen
 from uuid import uuid4
 
@@ -31,7 +31,7 @@ from hack.bench.measuring.figures import Better, Figure
 from hack.bench.measuring.process_tree import Sampler, cpu_by_part, memory_bytes, processes
 from hack.bench.options import Options
 from hack.support.progress import say
-from tests.servers.firn_broker import embedded, fleet_settings, of_fleet
+from tests.servers.firn_broker import FirnBroker, embedded, fleet_settings, of_fleet
 from tests.servers.kafka import kafka, tool
 from tests.servers.postgres import Postgres, directory_for_postgres, postgres
 from tests.servers.process import free_port
@@ -442,18 +442,27 @@ def on_directory(directory: Path) -> Iterator[Brokers]:
 @contextmanager
 def on_bucket(directory: Path) -> Iterator[Brokers]:
     """Run our broker as one of a fleet, with the settings from the operator."""
+    metrics = f"127.0.0.1:{free_port()}"
+    with over_bucket(directory, lambda given: {"metricsListen": metrics}) as (broker, database):
+        assert broker.process is not None
+        stores = {"s3": child("versitygw"), "postgres": child("postgres")}
+        name = "firn-broker over a bucket"
+        yield Brokers(name, broker.bootstrap, broker.process.pid, directory, stores, database, metrics)
+
+
+@contextmanager
+def over_bucket(
+    directory: Path, more: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+) -> Iterator[tuple[FirnBroker, Postgres]]:
+    """Run an S3 server, PostgreSQL and our broker. ``more`` returns settings in addition to those of the stores."""
     with ExitStack() as stack:
         storage = stack.enter_context(s3(directory))
         database = stack.enter_context(postgres(stack.enter_context(directory_for_postgres()), durable=True))
-        settings = fleet_settings(directory, database, storage)
-        metrics = f"127.0.0.1:{free_port()}"
-        broker = of_fleet(directory, "broker-0", {**settings, "nodeId": 0, "metricsListen": metrics})
+        given = {**fleet_settings(directory, database, storage), "nodeId": 0}
+        broker = of_fleet(directory, "broker-0", {**given, **more(given)})
         broker.start()
         try:
-            assert broker.process is not None
-            stores = {"s3": child("versitygw"), "postgres": child("postgres")}
-            name = "firn-broker over a bucket"
-            yield Brokers(name, broker.bootstrap, broker.process.pid, directory, stores, database, metrics)
+            yield broker, database
         finally:
             broker.stop()
 

@@ -13,21 +13,28 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from hack.bench.benchmarks.broker import RECORD_BYTES, Brokers, Seen, create, evict, median, produce, records
+from hack.bench.benchmarks.broker import (
+    RECORD_BYTES,
+    Brokers,
+    Seen,
+    create,
+    evict,
+    median,
+    over_bucket,
+    produce,
+    records,
+)
 from hack.bench.measuring.figures import Better, Figure
 from hack.bench.measuring.process_tree import Sampler
 from hack.bench.options import Options
 from hack.support.progress import say
-from tests.servers.firn_broker import FirnBroker, fleet_settings, of_fleet
-from tests.servers.postgres import Postgres, directory_for_postgres, postgres
+from tests.servers.postgres import Postgres
 from tests.servers.process import await_true
-from tests.servers.s3 import s3
 
 FEW, MANY = 16, 1000
 """Partitions of both topics."""
@@ -63,25 +70,10 @@ def measure(options: Options) -> Iterator[Figure]:
         yield Figure(f"merges_{name}", ours[name], unit, better, WITHOUT, theirs[name])
 
 
-@contextmanager
-def serving(directory: Path, merges: bool) -> Iterator[tuple[FirnBroker, Postgres]]:
-    """Run a broker and its stores."""
-    with ExitStack() as stack:
-        storage = stack.enter_context(s3(directory))
-        database = stack.enter_context(postgres(stack.enter_context(directory_for_postgres()), durable=True))
-        upkeep = UPKEEP if merges else {**UPKEEP, "mergedBytes": 0}
-        settings = {**fleet_settings(directory, database, storage), "nodeId": 0, "upkeep": upkeep}
-        broker = of_fleet(directory, "broker-0", settings)
-        broker.start()
-        try:
-            yield broker, database
-        finally:
-            broker.stop()
-
-
 def contest(directory: Path, merges: bool, seconds: float) -> Seen:
     """Measure one broker."""
-    with serving(directory, merges) as (broker, database):
+    upkeep = UPKEEP if merges else {**UPKEEP, "mergedBytes": 0}
+    with over_bucket(directory, lambda given: {"upkeep": upkeep}) as (broker, database):
         assert broker.process is not None
         brokers = Brokers("with merges" if merges else WITHOUT, broker.bootstrap, broker.process.pid, directory)
         create(brokers, "few", FEW)

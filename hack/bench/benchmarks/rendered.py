@@ -64,7 +64,11 @@ def measure(options: Options) -> Iterator[Figure]:
     best = {name: min(step() for _ in range(3)) for name, step in steps}
     rates = {name: served / seconds / 1e6 for name, seconds in best.items()}
     yield Figure("rendered_flights", rates["typed"], "MB/s of records read on one core", "higher", RAW, rates["raw"])
-    for step, what in (("columns", "read columns of"), ("texts", "cast"), ("join", "joined")):
+    for step, what in (
+        ("columns", "whose columns are read"),
+        ("texts", "whose fields are cast"),
+        ("join", "whose texts are joined"),
+    ):
         yield Figure(f"rendered_flights_{step}", rates[step], f"MB/s of records {what} on one core", "higher")
     stored = typed.stat().st_size, raw.stat().st_size
     yield Figure(

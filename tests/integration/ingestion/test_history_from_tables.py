@@ -9,7 +9,6 @@ from uuid import UUID
 
 import httpx
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from firn.driver_requests.landed_offsets import (
     UNINDEXED_PATH,
@@ -24,6 +23,7 @@ from firn.model.progress import HistoryProgress
 from firn_spark.ingestion.history import naming
 from tests.integration.ingestion.test_direct_reads import CODECS, Diskless, produce, running, world_of
 from tests.integration.ingestion.world import World, exactly, places
+from tests.log_records import LogRecord, read_log
 from tests.servers.firn_broker import fleet_settings
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true
@@ -46,36 +46,9 @@ def served(diskless: Diskless, settings: GroupSettings, spark: object, tmp_path:
         yield world
 
 
-def read(world: World, topic: str) -> list[tuple[Any, ...]]:
-    """Return all records of a topic as a client gets them, by partition and offset."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": world.broker.bootstrap,
-            "group.id": "tests",
-            "enable.partition.eof": True,
-            "check.crcs": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-    found, ended = list[tuple[Any, ...]](), 0
-    try:
-        while ended < PARTITIONS:
-            message = consumer.poll(60)
-            assert message is not None
-            error = message.error()
-            if error is not None:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                ended += 1
-            else:
-                found.append(_record(message))
-    finally:
-        consumer.close()
-    return sorted(found, key=lambda record: record[:2])
-
-
-def _record(message: Message) -> tuple[Any, ...]:
-    headers = tuple(message.headers() or ())
-    return message.partition(), message.offset(), message.timestamp(), message.key(), message.value(), headers
+def read(world: World, topic: str) -> list[LogRecord]:
+    """Return all records of a topic as a client gets them."""
+    return read_log(world.broker.bootstrap, topic, PARTITIONS)
 
 
 def ask(diskless: Diskless, path: str, body: str) -> Any:

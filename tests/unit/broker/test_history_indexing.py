@@ -126,6 +126,16 @@ async def made(world: World, asked: Asked) -> None:
     world.topic = await create(asked, "t", partitions=2, retention_ms="-1")
 
 
+async def moved(directory: Path) -> World:
+    """Return a world whose broker has stopped, with all batches in the table."""
+    world = World(directory)
+    async with broker(world.shared, **UPKEEP) as asked:
+        await made(world, asked)
+        await world.fill(asked, 5)
+        await world.index(asked)
+    return world
+
+
 def test_consumers_get_the_same_batches_from_the_table(tmp_path: Path) -> None:
     async def story() -> None:
         world = World(tmp_path)
@@ -291,11 +301,7 @@ def test_an_object_that_cannot_be_read_stays_where_it_is(tmp_path: Path) -> None
 
 def test_a_damaged_table_is_a_storage_error_and_never_wrong_records(tmp_path: Path) -> None:
     async def story() -> None:
-        world = World(tmp_path)
-        async with broker(world.shared, **UPKEEP) as asked:
-            await made(world, asked)
-            await world.fill(asked, 5)
-            await world.index(asked)
+        world = await moved(tmp_path)
         changed = [(*row[:2], row[2]._replace(value=b"other")) if row[:2] == (0, 0) else row for row in world.rows]
         write(tmp_path / "file", changed, group=60)
         async with broker(world.shared, 2, tables=world.tables(), **UPKEEP) as other:
@@ -318,11 +324,7 @@ def test_data_files_that_cannot_be_read_now_are_tried_again(tmp_path: Path) -> N
             raise UnavailableError("the store of the table does not answer")
 
     async def story() -> None:
-        world = World(tmp_path)
-        async with broker(world.shared, **UPKEEP) as asked:
-            await made(world, asked)
-            await world.fill(asked, 5)
-            await world.index(asked)
+        world = await moved(tmp_path)
         away = Rebuilder(world.shared.objects, Away())
         async with broker(world.shared, 2, tables=away, **UPKEEP) as other:
             before = counted()

@@ -34,7 +34,7 @@ class HistoryWorkers:
     async def start(self) -> None:
         """Start processes that do not run. Raises UnavailableError."""
         for number, process in enumerate(self._processes):
-            if not process.started:
+            if not process.running:
                 await self._ask(number, ())
 
     async def rebuild(self, ranges: Sequence[BatchRange]) -> list[memoryview]:
