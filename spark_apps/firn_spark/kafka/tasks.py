@@ -40,7 +40,7 @@ def land_slices(
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
     if objects is not None:
         for topic, partitions in Counter(part.topic for part in objects.rest).items():
-            detour: Detour = {"partitions": partitions, "problem": objects.problem}
+            detour: Detour = {"partitions": partitions, "problem": objects.problem, "unusable": objects.unusable}
             yield topic, Kind.DETOUR.value, json.dumps(detour)
 
 

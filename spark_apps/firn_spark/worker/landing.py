@@ -101,6 +101,8 @@ class Detour(TypedDict):
 
     partitions: int
     problem: str
+    unusable: bool
+    """True if the task could read no object of the bucket any more."""
 
 
 class TaskError(TypedDict):

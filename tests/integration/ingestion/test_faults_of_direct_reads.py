@@ -9,6 +9,7 @@ from confluent_kafka import TopicPartition
 
 from firn.model.jobs import GroupSettings
 from firn_spark.kafka.diskless.direct_reads import DirectReader
+from firn_spark.worker.fetching.access import Bucket
 from firn_spark.worker.fetching.slices import ObjectRange, Slice
 from tests.integration.ingestion.test_direct_reads import Diskless, running, world_of
 from tests.integration.ingestion.test_exactly_once import (
@@ -24,7 +25,7 @@ from tests.integration.ingestion.test_exactly_once import (
 )
 from tests.integration.ingestion.world import Record, World, exactly, places, value
 from tests.servers.postgres import Postgres
-from tests.servers.process import await_true
+from tests.servers.process import await_true, free_port
 from tests.servers.proxies.tcp import Proxy
 from tests.servers.s3 import S3
 
@@ -161,6 +162,37 @@ def test_records_whose_objects_retention_deletes_are_reported(
     world.produce(topic, good(30))
     await_all(world, job, 40)
     assert diskless.fetches() == detoured
+
+
+def test_rounds_fetch_after_a_bucket_did_not_answer(
+    world: World, diskless: Diskless, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks meet the failure once, not in each round."""
+    topic, job = topic_with(world, good(0))
+    world.stop()
+    noted: list[bool] = []
+    note = DirectReader.note
+
+    def noting(reader: DirectReader, *, usable: bool) -> None:
+        noted.append(usable)
+        note(reader, usable=usable)
+
+    closed = {
+        "aws_endpoint": f"http://127.0.0.1:{free_port()}",
+        "aws_region": "us-east-1",
+        "aws_access_key_id": "a",
+        "aws_secret_access_key": "b",
+    }
+    monkeypatch.setattr(DirectReader, "note", noting)
+    monkeypatch.setattr(DirectReader, "bucket", lambda _: Bucket("s3://firn/log", closed))
+    before = diskless.fetches()
+    world.start()
+    for first in (10, 20, 30):
+        world.produce(topic, good(first))
+        await_all(world, job, first + 10)
+    assert noted == [False]
+    assert diskless.fetches() > before
+    assert places(world.rows(job)) == exactly({0: 40})
 
 
 def test_records_that_compaction_moves_land_once(

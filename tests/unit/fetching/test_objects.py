@@ -1,6 +1,7 @@
 """Tasks read objects as they read brokers, and leave to the brokers what they cannot read."""
 
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -201,6 +202,32 @@ def test_a_bucket_that_refuses_reads_is_left_at_once(bucket: Stored, monkeypatch
     assert reader.rest == [Slice("orders", 0, 0, 10)]
     assert "403 AccessDenied" in reader.problem
     assert len(asked) <= 2
+
+
+def test_a_task_does_not_wait_for_other_requests_after_one_failed_for_all_objects(
+    bucket: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        bucket.put(f"o{number:02}", {("orders", 0): [numbered(number, 1)]})
+    asked: list[str] = []
+    ended = threading.Event()
+
+    def answer(_: object, key: str, **more: object) -> object:
+        asked.append(key)
+        if key != "o00":
+            ended.wait(60)
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(obstore, "get_range", answer)
+    reader = bucket.reader(bucket.slice())
+    try:
+        assert read(reader) == {}
+        assert reader.unusable
+        assert reader.rest == [Slice("orders", 0, 0, 30)]
+        assert "no answer" in reader.problem
+        assert len(asked) <= objects.READS + 1
+    finally:
+        ended.set()
 
 
 def test_a_bucket_whose_options_are_wrong_is_left_to_the_brokers(bucket: Stored) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -172,6 +173,29 @@ def test_the_driver_asks_again_after_a_pause(
     groups = [[Slice("orders", 0, 0, 10)]]
     assert asking.locate(groups, IDS) == groups
     assert asking.locate(groups, IDS)[0][0].ranges
+
+
+def test_tasks_fetch_for_ever_longer_pauses_while_the_bucket_cannot_be_read(
+    start: Callable[..., Brokers], token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(direct_reads, "time", SimpleNamespace(monotonic=lambda: now))
+    asking = reader(start(answer(ranges((0, 9)))).address, token)
+
+    def reads() -> bool:
+        return bool(asking.locate([[Slice("orders", 0, 0, 10)]], IDS)[0][0].ranges)
+
+    for pause in (30, 60, 120, 240, 480, 600, 600):
+        assert reads()
+        asking.note(usable=False)
+        now += pause - 1
+        assert not reads()
+        now += 2
+    asking.note(usable=True)
+    assert reads()
+    asking.note(usable=False)
+    now += 31
+    assert reads()
 
 
 def test_tasks_fetch_while_no_broker_listens(token: Path) -> None:

@@ -64,6 +64,8 @@ class TopicResult:
     """Partitions that brokers served although the bucket has their batches and the profile has direct reads."""
     problem: str = ""
     """Why a task could not read the bucket."""
+    unusable: bool = False
+    """True if a task could read no object of the bucket any more."""
     dead_letters_missing: bool = False
     schemas_needed: set[Reference] = field(default_factory=set)
     """Schemas of values that tasks do not have."""
@@ -95,6 +97,7 @@ class TopicResult:
                 detour: Detour = json.loads(text)
                 self.detours += detour["partitions"]
                 self.problem = detour["problem"]
+                self.unusable = self.unusable or detour["unusable"]
             case Kind.ERROR:
                 problem = json.loads(text)
                 self.error = f"{problem['type']}: {problem['message']}"
@@ -211,6 +214,8 @@ class LandingJobs:
         for result in results.values():
             if result.problem:
                 reader.warn(result.problem)
+        if any(part.ranges for group in groups for part in group):
+            reader.note(usable=not any(result.unusable for result in results.values()))
         return results
 
     def _by_tasks(

@@ -30,6 +30,8 @@ log = structlog.get_logger()
 
 PAUSE_SECONDS = 30.0
 """Seconds between a request without an answer and the next request, and between two warnings."""
+MAX_PAUSE_SECONDS = 600.0
+"""Longest time without a read of a bucket that cannot be read. The first pause is `PAUSE_SECONDS`, and each other is twice as long."""
 ROUND_RANGES = 200_000
 """Ranges of a round. The driver and its tasks hold them, at about 200 bytes each."""
 Place = tuple[str, int]
@@ -44,6 +46,7 @@ class DirectReader:
         self._reads = reads
         self._listener = InternalListener(reads)
         self._resting_until = 0.0
+        self._pause = 0.0
         self._warned_at = -PAUSE_SECONDS
 
     def locate(self, groups: Sequence[Sequence[Slice]], topic_ids: Mapping[str, str]) -> list[list[Slice]]:
@@ -68,6 +71,13 @@ class DirectReader:
         except FirnError as error:
             self.warn(str(error))
             return None
+
+    def note(self, *, usable: bool) -> None:
+        """Take the result of a round. After a round that could not use the bucket, `locate` finds no ranges for some time, because
+        such a round takes as long as the time limits of its requests."""
+        self._pause = 0.0 if usable else min(max(2 * self._pause, PAUSE_SECONDS), MAX_PAUSE_SECONDS)
+        if not usable:
+            self._resting_until = time.monotonic() + self._pause
 
     def warn(self, problem: str) -> None:
         """Log why tasks fetch records, at most once in `PAUSE_SECONDS`."""

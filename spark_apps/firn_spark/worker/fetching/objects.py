@@ -55,8 +55,8 @@ class Objects:
             raise ValueError("a task reads two ranges of one partition")
         self._left: set[int] = set()
         """Slices whose other offsets brokers have to be asked for."""
-        self._unusable = False
-        """True if no object of the bucket can be read."""
+        self.unusable = False
+        """True if a request failed for a reason that concerns all objects of the bucket."""
         self.problem = ""
         """Why the first of the slices cannot be read from the bucket."""
 
@@ -77,12 +77,13 @@ class Objects:
                 self.problem = f"bucket {self._bucket.url}: {self._cause(error)}"
                 return
             ahead = self._load(threads, store, next(windows, []))
-            while ahead and not self._unusable:
+            while ahead and not self.unusable:
                 window, ahead = ahead, self._load(threads, store, next(windows, []))
                 yield from self._decode(blocks, window)
             yield from blocks.flush()
         finally:
-            threads.shutdown(cancel_futures=True)
+            # Each running request may last as long as the one that failed. Its bytes are not needed.
+            threads.shutdown(wait=not self.unusable, cancel_futures=True)
 
     def _load(self, threads: ThreadPoolExecutor, store: Any, parts: Sequence[Part]) -> Window:
         """Begin to read the ranges of a window, with one request for each object unless the gaps in it are large."""
@@ -95,11 +96,16 @@ class Objects:
         """Yield the records of a window by topic, so that small objects do not make small blocks."""
         contents: list[tuple[Part, memoryview]] = []
         missing: dict[str, str] = {}
+        cause = ""
         for parts, reading in window:
+            if self.unusable and not reading.done():
+                missing[parts[0].range.key] = cause
+                contents += ((part, memoryview(b"")) for part in parts)
+                continue
             try:
                 contents += zip(parts, reading.result(), strict=True)
             except Exception as error:
-                missing[parts[0].range.key] = self._cause(error)
+                missing[parts[0].range.key] = cause = self._cause(error)
                 contents += ((part, memoryview(b"")) for part in parts)
         contents.sort(key=lambda content: self._place(content[0]))
         data, at = np.empty(sum(len(content) for _, content in contents), np.uint8), 0
@@ -138,7 +144,7 @@ class Objects:
         """Return why an object cannot be read. Any other error than a missing object concerns all objects."""
         if isinstance(error, (FileNotFoundError, NotFoundError)):
             return "it does not exist any more"
-        self._unusable = True
+        self.unusable = True
         return f"{type(error).__name__}: {str(error)[:300]}"
 
 
