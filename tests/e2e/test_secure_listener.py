@@ -14,7 +14,7 @@ from hack import quickstart
 from hack.quickstart import SYSTEM, Manifest, apply, kubectl, say
 from tests.e2e import intrusions, tenants
 from tests.e2e.brokers import PATIENCE, await_rolled, await_until
-from tests.e2e.topics import LONG, VALUES, Produce, await_ready, await_rows, numbered, topic_manifest
+from tests.e2e.topics import LONG, VALUES, Produce, await_ready, await_rows, numbered, rows, topic_manifest
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -23,6 +23,8 @@ SECURE = f"{BROKERS}-bootstrap.{SYSTEM}.svc:9096"
 PLAIN = f"{BROKERS}-bootstrap.{SYSTEM}.svc:9092"
 CLIENTS = "e2e-secure-clients"
 PASSWORD = "a-password-of-a-test"
+REPLICAS = 2 if LONG else 1
+"""Brokers of the profile while it has a secure listener."""
 CLOSED = (
     *(("firn-broker-classic-0", 9098), (f"{BROKERS}-0", 9090), (f"{BROKERS}-0", 9095), ("firn-ingest-default-0", 8080)),
     *(("firn-postgres-0", 5432), ("firn-s3-0", 7070), ("operator", 9090)),
@@ -148,6 +150,7 @@ def install(plaintext: str, namespace: str) -> None:
     """Install the release with ``access`` of the profile and users in a namespace, and wait for its brokers."""
     say(f"helm upgrade: {plaintext}")
     profile = {
+        "replicas": REPLICAS,
         "users": {"namespaces": [namespace, CLIENTS]},
         "access": {
             "certificate": {"selfSigned": {"authorityDuration": "400d"}},
@@ -161,11 +164,11 @@ def install(plaintext: str, namespace: str) -> None:
         json.dump(values, file)
         file.flush()
         quickstart.install(VALUES, Path(file.name))
-    await_ports(*(("kafka", "secure") if plaintext == "Keep" else ("secure",)))
+    await_ports(REPLICAS, *(("kafka", "secure") if plaintext == "Keep" else ("secure",)))
 
 
-def await_ports(*expected: str) -> None:
-    """Wait until all brokers have these ports for clients, and the operator knows it."""
+def await_ports(brokers: int, *expected: str) -> None:
+    """Wait until this number of brokers has these ports for clients, and the operator knows it."""
 
     def template() -> bool:
         live = quickstart.get("statefulset", BROKERS) or {}
@@ -175,13 +178,13 @@ def await_ports(*expected: str) -> None:
         return ports == set(expected) and secured == ("secure" in expected)
 
     await_until(f"the brokers have the ports {expected}", template)
-    await_rolled(BROKERS, 1)
+    await_rolled(BROKERS, brokers)
 
 
 def uninstall() -> None:
     """Install the release without ``access``."""
     quickstart.install(VALUES)
-    await_ports("kafka")
+    await_ports(1, "kafka")
 
 
 def run(script: str, *arguments: str, stdin: str = "") -> str:
@@ -204,13 +207,36 @@ def check_own_rights(topic: str) -> None:
         assert answers == {topic: expected}, account
 
 
+def check_direct_reads(topic: Manifest, user: str, produce: Produce) -> None:
+    """Check that the driver reads the bucket. Closed brokers tell it where the records are, for its token."""
+    meta, table = topic["metadata"], topic["status"]["table"]["identifier"]
+
+    def read_without_detour() -> bool:
+        before, count = detours(meta["name"]), rows(f"select count(*) as n from {table}")[0]["n"]
+        produce(topic, numbered(count, 100), **intrusions.settings(user, meta["namespace"]))
+        await_rows(table, count + 100, timeout=PATIENCE)
+        return detours(meta["name"]) == before
+
+    # Tasks fetched while brokers and driver changed to TLS. The driver asks again after a pause.
+    await_until("the tasks read the bucket again", read_without_detour)
+
+
 def attack(topic: Manifest) -> None:
     """Attack a topic, its table and the release from the pod of another tenant."""
-    intrusions.check_requests(CLIENTS, PROFILE, topic, (f"{BROKERS}-0",))
+    intrusions.check_requests(CLIENTS, PROFILE, topic, tuple(f"{BROKERS}-{number}" for number in range(REPLICAS)))
     intrusions.check_resources(CLIENTS, PROFILE, topic)
     intrusions.check_connections(CLIENTS, *CLOSED)
     assert tenants.allowed_requests(f"{CLIENTS}:default", topic["metadata"]["namespace"]) == []
     intrusions.clean(CLIENTS)
+
+
+def detours(topic: str) -> float:
+    """Return how many partitions of a topic the tasks of the driver fetched from brokers, instead of reading the bucket."""
+    script = "import sys, urllib.request; sys.stdout.write(urllib.request.urlopen('http://localhost:8080/metrics').read().decode())"
+    text = kubectl("-n", SYSTEM, "exec", "firn-ingest-default-0", "--", "python", "-c", script)
+    samples = [line for line in text.splitlines() if line.startswith("firn_ingest_detours_total{")]
+    [own] = [line for line in samples if f'topic="{topic}"' in line]
+    return float(own.split()[-1])
 
 
 def driver_connection() -> dict[str, Any]:
@@ -253,6 +279,7 @@ def test_clients_move_to_a_listener_with_tls_and_authentication(
     intrusions.user("checkout", namespace, PROFILE, {"topics": [{"name": "moving"}], "roles": ["Produce"]})
     produce(topic, numbered(300, 100), **intrusions.settings("checkout", namespace))
     await_rows(table, 400, timeout=PATIENCE)
+    check_direct_reads(topic, "checkout", produce)
     kubectl("-n", namespace, "delete", "topicuser", "checkout", "--timeout=120s")
 
     check_own_rights(name)
