@@ -32,7 +32,8 @@ from firn_broker.history.rebuilding.workers import HistoryWorkers
 from firn_broker.internal.gates import AccountTokens, Gate, SharedToken
 from firn_broker.internal.listener import InternalListener
 from firn_broker.log_types import EXTERNAL, MAIN, Endpoint, NodeAddress
-from firn_broker.maintenance import fsck, recovery
+from firn_broker.maintenance import fsck, placeholders, recovery
+from firn_broker.maintenance.placeholders import KnownTopic
 from firn_broker.metadata_store.downgrade import RELEASES, downgrade, downgrade_postgres
 from firn_broker.metadata_store.opened import open_store
 from firn_broker.network.server import Server
@@ -135,6 +136,13 @@ def command_line() -> argparse.ArgumentParser:
         action="store_true",
         help="with fsck: give up the objects without a commit. After the coordinator went back, while no broker runs, also"
         " allow brokers to serve clients again",
+    )
+    parser.add_argument(
+        "--topics",
+        type=Path,
+        metavar="FILE",
+        help="with --recover and a new, empty coordinator: the topics that the lost coordinator had, as firn recovery-topics prints"
+        " them. The coordinator is created if it does not exist",
     )
     parser.add_argument(
         "--listen",
@@ -261,8 +269,11 @@ def _tune_allocator() -> None:
 
 
 async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int:
-    """Check the bucket, repair the coordinator if the options say so, and return the exit code."""
-    ports = make_ports(settings, SystemClock(), random.Random(), migrates=False)
+    """Check the bucket, repair the coordinator if the options say so, and return the exit code. Raises InvalidSpecError."""
+    if options.topics is not None and not options.recover:
+        raise InvalidSpecError("--topics needs fsck --recover")
+    topics = None if options.topics is None else placeholders.read_topics(options.topics)
+    ports = make_ports(settings, SystemClock(), random.Random(), migrates=topics is not None)
     store = ports.metadata_store
     await store.start()
     try:
@@ -273,22 +284,8 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
         findings = await fsck.check(store.retention, ports.objects, read=options.read)
         report, complete = {**findings.report(), "stopped": stopped}, not findings.lost
         if options.recover:
-            keys = [*findings.uncommitted, *findings.newer]
-            configs = TopicConfigs(settings.topics.configs)
-            restored = await _restored(settings, keys)
-            recovered = await recovery.recover(
-                store,
-                ports.objects,
-                [*keys, *restored["keys"]],
-                configs,
-                findings.missing,
-                restored["unreadable"],
-                restored["copies"],
-            )
-            findings.missing = await fsck.still_missing(store.retention, findings.missing)
-            report["missing"], report["recovered"] = findings.missing, recovered.report()
-            report["restored"] = restored
-            complete = not findings.lost and recovered.complete
+            recovered, complete = await _recovered(settings, ports, findings, topics)
+            report |= recovered
         if options.accept:
             # A live broker may still repeat the commits of objects that the coordinator does not know.
             idle = bool(findings.newer) and await store.nodes.stop_idle(ACCEPTING)
@@ -314,6 +311,33 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
             file=sys.stderr,
         )
     return ExitCode.CORRUPT if stopped else findings.verdict
+
+
+async def _recovered(
+    settings: BrokerSettings, ports: Ports, findings: fsck.Findings, topics: Sequence[KnownTopic] | None
+) -> tuple[dict[str, object], bool]:
+    """Commit the records of objects without a commit. Return the report, and whether all records have their offsets."""
+    store, objects = ports.metadata_store, ports.objects
+    keys = [*findings.uncommitted, *findings.newer]
+    restored = await _restored(settings, keys)
+    keys += restored["keys"]
+    known = topics or ()
+    prepared = await placeholders.prepare(store, objects, known, keys)
+    recovered = await recovery.recover(
+        store,
+        objects,
+        keys,
+        TopicConfigs(settings.topics.configs),
+        findings.missing,
+        restored["unreadable"],
+        restored["copies"],
+    )
+    added = await placeholders.complete(store, objects, known)
+    findings.missing = await fsck.still_missing(store.retention, findings.missing)
+    report: dict[str, object] = {"missing": findings.missing, "recovered": recovered.report(), "restored": restored}
+    if topics is not None:
+        report["prepared"] = {**prepared.report(), "added": added}
+    return report, not findings.lost and recovered.complete and prepared.complete
 
 
 async def _restored(settings: BrokerSettings, keys: Sequence[str]) -> Mapping[str, Any]:

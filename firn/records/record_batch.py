@@ -119,6 +119,14 @@ def rewritten(data: memoryview) -> Batch:
     return Batch(data, attributes, count, base_timestamp, timestamp, producer, epoch, sequence)
 
 
+def empty(offsets: int) -> memoryview:
+    """Return a batch without records that covers this number of offsets, 1 to 2^31."""
+    data = memoryview(bytearray(HEADER))
+    _FIELDS.pack_into(data, 0, 0, HEADER - 12, 0, 2, 0, 0, offsets - 1, -1, -1, NO_PRODUCER, -1, -1, 0)
+    _CRC.pack_into(data, _CRC_PLACE, crc32c(data[_ATTRIBUTES:]))
+    return data
+
+
 def walk(data: memoryview) -> list[tuple[int, int, int]]:
     """List (position, bytes, covered offsets) of each batch in ``data``. Raises ValueError if these are not whole
     batches.

@@ -90,15 +90,26 @@ class LostBatches:
     def add(self, merged: MergedObject, batches: Sequence[MergedBatch]) -> None:
         """Add lost batches of an object, without those of another object that has them too."""
         for batch in batches:
-            partition = batch.indexed.partition
-            identity = partition, batch.base_offset, batch.content
-            if identity not in self._known:
-                self._known.add(identity)
-                self._contents[partition, batch.content] += 1
-                self._counts.add((partition, batch.indexed.records))
+            if self._is_new(batch):
                 self._lost[merged.key].append(batch)
                 self._writers[merged.key] = merged.writer
-                self.greatest_producer = max(self.greatest_producer, batch.indexed.producer_id)
+
+    def place(self, batches: Sequence[MergedBatch]) -> None:
+        """Add batches that take the place of placeholders, so that `has` finds them in other objects."""
+        for batch in batches:
+            self._is_new(batch)
+
+    def _is_new(self, batch: MergedBatch) -> bool:
+        """Note a batch, and return whether it was not noted yet."""
+        partition = batch.indexed.partition
+        identity = partition, batch.base_offset, batch.content
+        if identity in self._known:
+            return False
+        self._known.add(identity)
+        self._contents[partition, batch.content] += 1
+        self._counts.add((partition, batch.indexed.records))
+        self.greatest_producer = max(self.greatest_producer, batch.indexed.producer_id)
+        return True
 
     async def has(self, objects: ObjectStore, key: str, batch: IndexedBatch) -> bool:
         """Return whether these batches have one that equals a batch of another object, once for each."""

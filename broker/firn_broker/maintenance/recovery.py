@@ -12,6 +12,8 @@ batches of history objects come from `firn_broker.history.restoring`, before the
 
 No record leaves the bucket: records of partitions that the coordinator does not know stay in objects without a commit,
 which maintenance keeps.
+
+A coordinator that lost everything has placeholders instead (`firn_broker.maintenance.placeholders`).
 """
 
 from collections import Counter
@@ -139,6 +141,7 @@ class _Recovery:
         self._lost = LostBatches()
 
     async def run(self, keys: Sequence[str], missing: frozenset[str]) -> Recovered:
+        missing |= await self._placeholders()
         found = await self._read(keys)
         loaded = await self._store.topics.load_topics()
         self._topics = {topic.id: topic for topic in loaded.topics} if loaded is not None else {}
@@ -151,6 +154,8 @@ class _Recovery:
             newest_first = sorted(keys, key=_time, reverse=True)
             merged_keys = [key for key in newest_first if key.endswith(wal.MERGED)]
             restorable = [each for key in merged_keys if (each := await self._examine(lease, key, missing)) is not None]
+            # A recovery of another new coordinator left them.
+            await self._store.log.adopt(lease, [key for key in keys if key.endswith(wal.PLACEHOLDERS)])
             # The batches of such an object are in merged objects now.
             self.result.kept += (key for key in keys if key.endswith(wal.HISTORY))
             greatest = max(_greatest_producer(found), min(self._lost.greatest_producer, MOST_PRODUCERS))
@@ -177,6 +182,13 @@ class _Recovery:
         await self._store.retention.withdraw_reservations(self.result.kept, None)
         self.result.rejected = dict(self._rejected)
         return self.result
+
+    async def _placeholders(self) -> frozenset[str]:
+        """Return the objects with placeholders, which other objects replace as if they were missing."""
+        listed = [await self._store.retention.list_objects(*part) for part in wal.PARTS]
+        return frozenset(
+            key for part in listed for key, (_, ranges) in part.items() if ranges and key.endswith(wal.PLACEHOLDERS)
+        )
 
     async def _read(self, keys: Sequence[str]) -> list[Written]:
         found = []
@@ -295,37 +307,50 @@ class _Recovery:
         if merged.damaged:
             self.result.skipped.append(key)
         swaps: list[Swap] = []
-        uncovered = merged.damaged
+        covered = not merged.damaged
         for partition, group in groupby(merged.batches, key=lambda batch: batch.indexed.partition):
             by_offset = {batch.base_offset: batch for batch in group}
-            (state,) = await self._store.log.states([partition])
-            start, end = (0, 0) if state is None else (state.log_start, state.high_watermark)
-            lost = {offset for offset in by_offset if offset >= end}
-            inside = [batch for offset, batch in by_offset.items() if offset < end and batch.last_offset >= start]
-            if inside:
-                for old in await self._ranges(partition, inside[0].base_offset, inside[-1].last_offset):
-                    if wal.horizon(old.place.key) is not None:
-                        # Compaction removed or replaced some of these records.
-                        continue
-                    if (
-                        old.place.key not in missing
-                        and (differing := await self._differing(key, old, by_offset)) is not None
-                    ):
-                        lost |= differing
-                    elif (swap := _swap(merged, partition, old, by_offset)) is not None:
-                        if key in self._restored:
-                            # Another restored object may take the place of some of these ranges first.
-                            swaps.append(swap)
-                        else:
-                            _extend(swaps, swap)
-                    else:
-                        uncovered = True
-            lost_batches = [by_offset[offset] for offset in sorted(lost)]
-            self._lost.add(merged, lost_batches)
-            await self._note_committed(key, [batch.indexed for batch in lost_batches])
-        if uncovered and not swaps:
+            covered &= await self._compare(merged, partition, by_offset, missing, swaps)
+        if not covered and not swaps:
             self.result.kept.append(key)
         return (key, swaps, merged.size) if swaps else None
+
+    async def _compare(
+        self,
+        merged: MergedObject,
+        partition: Partition,
+        by_offset: Mapping[int, MergedBatch],
+        missing: frozenset[str],
+        swaps: list[Swap],
+    ) -> bool:
+        """Note the batches that the log lost, and add the swaps. Return False if the object lacks some batches of a missing object."""
+        (state,) = await self._store.log.states([partition])
+        start, end = (0, 0) if state is None else (state.log_start, state.high_watermark)
+        lost = {offset for offset in by_offset if offset >= end}
+        inside = [batch for offset, batch in by_offset.items() if offset < end and batch.last_offset >= start]
+        covered = True
+        for old in await self._ranges(partition, inside[0].base_offset, inside[-1].last_offset) if inside else ():
+            place = old.place.key
+            if wal.horizon(place) is not None:
+                # Compaction removed or replaced some of these records.
+                continue
+            if place not in missing and (differing := await self._differing(merged.key, old, by_offset)) is not None:
+                lost |= differing
+            elif (swap := _swap(merged, partition, old, by_offset)) is None:
+                covered &= place.endswith(wal.PLACEHOLDERS)
+            elif merged.key in self._restored or place.endswith(wal.PLACEHOLDERS):
+                # Another object may take the place of some of these ranges first.
+                swaps.append(swap)
+            else:
+                _extend(swaps, swap)
+            if place.endswith(wal.PLACEHOLDERS):
+                batches = [each for each in inside if old.base_offset <= each.base_offset <= old.last_offset]
+                self._lost.place(batches)
+                self._committed |= {_identity(each.indexed) for each in batches}
+        lost_batches = [by_offset[offset] for offset in sorted(lost)]
+        self._lost.add(merged, lost_batches)
+        await self._note_committed(merged.key, [batch.indexed for batch in lost_batches])
+        return covered
 
     async def _differing(self, key: str, old: BatchRange, by_offset: Mapping[int, MergedBatch]) -> set[int] | None:
         """Return the offsets of batches that are others in the log than in the merged object ``key``; None if the object of the log is gone

@@ -42,6 +42,8 @@ HISTORY = ".history"
 """End of the key of a history object, which has entries between its body and its index."""
 RECOVERED = ".recovered"
 """End of the key of an object that a recovery made."""
+PLACEHOLDERS = ".placeholders"
+"""End of the key of an object with empty batches for offsets that a recovery fills."""
 _HEAD = struct.Struct(">IHHII16s")
 _COUNT = struct.Struct(">I")
 _SEGMENT = struct.Struct(">16siQIIII")
@@ -122,9 +124,14 @@ def recovered_key(id: UUID) -> str:
     return f"{key(id)}{RECOVERED}"
 
 
+def placeholder_key(id: UUID) -> str:
+    """Return the key of an object with empty batches, the places of which a recovery gives to other objects."""
+    return f"{key(id)}{PLACEHOLDERS}"
+
+
 def is_copy(key: str) -> bool:
-    """Return whether an object has only records of committed objects, by its key."""
-    return key.endswith((MERGED, HISTORY, RECOVERED)) or horizon(key) is not None
+    """Return whether an object has only records of committed objects, or none, by its key."""
+    return key.endswith((MERGED, HISTORY, RECOVERED, PLACEHOLDERS)) or horizon(key) is not None
 
 
 def assemble(

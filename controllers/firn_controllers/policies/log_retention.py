@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from firn.api.v1alpha1 import RetentionPolicy
+from firn.api.v1alpha1.retention_policy import LogRetention as LogPart
 from firn.model import durations, quantities
 from firn_controllers.policies.outcome import TopicMaintenance
 
@@ -43,6 +44,16 @@ class LogRetention:
         return " and ".join(differing)
 
 
+def configs_of(log: LogPart) -> dict[str, str]:
+    """Return the topic configs for the log of a RetentionPolicy."""
+    wanted = {}
+    if log.max_age is not None:
+        wanted[AGE] = str(durations.milliseconds(log.max_age))
+    if log.max_bytes is not None:
+        wanted[BYTES] = str(quantities.size(log.max_bytes))
+    return wanted
+
+
 def log_retention(maintenance: TopicMaintenance) -> LogRetention:
     """Return the configs that the governing RetentionPolicy asks for."""
     binding = maintenance.bindings.get("RetentionPolicy")
@@ -54,11 +65,7 @@ def log_retention(maintenance: TopicMaintenance) -> LogRetention:
     spec = policy.resource.spec
     if spec.log is None:
         return LogRetention()
-    wanted = {}
-    if spec.log.max_age is not None:
-        wanted[AGE] = str(durations.milliseconds(spec.log.max_age))
-    if spec.log.max_bytes is not None:
-        wanted[BYTES] = str(quantities.size(spec.log.max_bytes))
+    wanted = configs_of(spec.log)
     if not policy.resource.enforced:
         return LogRetention(proposed=wanted, held=True)
     return LogRetention(held=True) if spec.suspend else LogRetention(configs=wanted)

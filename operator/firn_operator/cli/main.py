@@ -490,6 +490,50 @@ def audit(
         raise typer.Exit(ExitCode.CORRUPT)
 
 
+@app.command("recovery-topics")
+def recovery_topics(
+    profile: Annotated[str, typer.Argument(help="The diskless profile.")],
+    context: Context = None,
+    config: Configuration = None,
+    release_namespace: Release = RELEASE,
+    without_tables: Annotated[
+        bool,
+        typer.Option("--without-tables", help="Do not read the tables, for example because the catalog is lost too."),
+    ] = False,
+) -> None:
+    """Print the topics of a diskless profile, for a recovery without a backup of the coordinator.
+
+    The output is the file for firn-broker fsck --recover --topics. It has the name, the id, the partitions and the configs of each
+    topic, and the offsets that have landed in its tables. New records get no such offset. With --without-tables, the offsets are left out.
+    Topics of the profile that no IcebergTopic has are not in the output. The standard error shows what is left out.
+    """
+    path = _path(config)
+    if path is None:
+        option = ["--without-tables"] if without_tables else []
+        _run_in_pod(_Asked(context), release_namespace, "recovery-topics", *option, "--", profile)
+    from firn_operator.cli import recovery_topics as listing
+    from firn_operator.cli.lake import Lake
+    from firn_operator.cli.resources import connection
+
+    _bound_memory(path, "firn recovery-topics", listing.TOO_MUCH_MEMORY)
+    loaded = configuration.load(path, private=True)
+    with connection.Connection(connection.log_in(context)) as api:
+        manifests = [
+            manifest
+            for namespace in loaded.watch_namespaces or (None,)
+            for manifest in api.list(connection.topics(namespace))
+        ]
+    found = listing.known_topics(
+        loaded,
+        profile,
+        manifests,
+        _Asked(context).retention,
+        lambda text: print(text, file=sys.stderr),
+        None if without_tables else Lake(loaded).look_up,
+    )
+    print(json.dumps(found, indent=2))
+
+
 @app.command()
 def check(config: Configuration = None, context: Context = None, release_namespace: Release = RELEASE) -> None:
     """Check a configuration file and print its invalid keys."""

@@ -73,7 +73,7 @@ async def fsck(shared: Shared, monkeypatch: pytest.MonkeyPatch, option: str = "r
     settings = BrokerSettings(
         coordinator=SqliteSettings(path=":memory:"), objects=DirectorySettings(path="/nowhere"), **upkeep
     )
-    options = argparse.Namespace(read=False, recover=option == "recover", accept=option == "accept")
+    options = argparse.Namespace(read=False, recover=option == "recover", accept=option == "accept", topics=None)
     return await process.run_fsck(settings, options)
 
 
