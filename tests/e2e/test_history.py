@@ -10,6 +10,7 @@ from hack import quickstart
 from hack.quickstart import SYSTEM, apply, kubectl
 from tests.e2e.brokers import PATIENCE, await_until, kill
 from tests.e2e.commands import firn
+from tests.e2e.coordinators import replace_coordinator
 from tests.e2e.policies import AT_ONCE, COMPACTION, await_run, policy
 from tests.e2e.topics import LONG, await_condition, await_ready, await_rows, topic_manifest
 from tests.log_records import LogRecord, read_log
@@ -89,6 +90,13 @@ def test_flights_stay_readable_after_they_moved_to_the_table(namespace: str) -> 
         kill(DRIVER)
         await_until("the broker has moved batches to the new files", moved)
         assert_read_from_table(topic, before, before)
+
+        report = replace_coordinator()
+        assert (report["prepared"]["gaps"], report["prepared"]["unplaced"]) == ({}, []), report
+        assert (report["recovered"]["rejected"], report["recovered"]["skipped"]) == ({}, []), report
+        await_ready("flights", namespace, timeout=PATIENCE)
+        assert read(topic) == before
+        firn("audit", f"{namespace}/flights")
 
     manifest["spec"]["storage"] = {"history": "Copy"}
     apply(manifest)

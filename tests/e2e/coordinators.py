@@ -1,0 +1,52 @@
+"""Lose the coordinator of the diskless profile, and make a new one, as docs/operations/diskless-brokers.md describes."""
+
+import json
+import re
+from typing import Any
+
+from hack import quickstart
+from hack.quickstart import SYSTEM, apply, get, kubectl, say
+from tests.e2e.brokers import PATIENCE, await_rolled, await_until, uids
+from tests.e2e.commands import firn
+
+PROFILE, BROKERS, OPERATOR, POD = "diskless", "firn-broker-diskless", "deployment/firn-operator", "fsck-0"
+SELECTOR = f"firn.dev/profile={PROFILE},app.kubernetes.io/component=broker"
+LEFT_OUT = ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
+
+
+def replace_coordinator(brokers: int = 1) -> dict[str, Any]:
+    """Drop the database's schema of the brokers, and repair it from the bucket and the tables. Return the report of the repair."""
+    topics = firn("recovery-topics", PROFILE)
+    say("the coordinator is lost")
+    kubectl("-n", SYSTEM, "scale", OPERATOR, "--replicas=0")
+    kubectl("-n", SYSTEM, "scale", f"statefulset/{BROKERS}", "--replicas=0")
+    await_until("all brokers have ended", lambda: not uids(SELECTOR))
+    start_pod()
+    settings = kubectl("-n", SYSTEM, "exec", POD, "--", "cat", "/etc/firn/broker/broker.yaml")
+    (schema,) = set(re.findall(r'"?schemaName"?: "?(\w+)', settings))
+    statement = f"DROP SCHEMA {schema} CASCADE"
+    kubectl("-n", SYSTEM, "exec", "firn-postgres-0", "--", "psql", "-qU", "firn", "-d", "firn", "-c", statement)
+    command = ["sh", "/etc/firn/broker/start.sh", "fsck", "--recover", "--topics", "/dev/stdin"]
+    report: dict[str, Any] = json.loads(kubectl("-n", SYSTEM, "exec", "-i", POD, "--", *command, stdin=topics))
+    kubectl("-n", SYSTEM, "delete", "pod", POD, "--grace-period=1")
+    kubectl("-n", SYSTEM, "scale", OPERATOR, "--replicas=1")
+    await_rolled(BROKERS, brokers)
+    return report
+
+
+def start_pod() -> None:
+    """Run a pod like those of the brokers, in which no broker runs."""
+    live = get("statefulset", BROKERS)
+    assert live is not None
+    spec = live["spec"]["template"]["spec"]
+    container = {key: value for key, value in spec["containers"][0].items() if key not in LEFT_OUT}
+    container["command"] = ["sleep", "3600"]
+    apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": POD, "namespace": SYSTEM, "labels": live["spec"]["template"]["metadata"]["labels"]},
+            "spec": {**spec, "containers": [container], "restartPolicy": "Never"},
+        }
+    )
+    quickstart.kubectl("-n", SYSTEM, "wait", "--for=condition=Ready", f"pod/{POD}", f"--timeout={PATIENCE}s")
