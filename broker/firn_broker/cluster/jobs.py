@@ -10,7 +10,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from firn.model.errors import ExitCode, FencedError, FirnError, UnavailableError
 from firn_broker.cluster.process_setup import end_with_parent, log_as_json
@@ -42,8 +42,16 @@ async def run_job(module: str, asked: Mapping[str, Any], *, work: str, advice: s
     return json.loads(answer)
 
 
-def do_job(work: Callable[[Mapping[str, Any]], Coroutine[Any, Any, Mapping[str, object]]]) -> int:
-    """Do the work on the document of standard input, and print the answer. The exit code is one of `ExitCode`."""
+def do_job(work: Callable[[Mapping[str, Any]], Coroutine[Any, Any, Mapping[str, object]]]) -> NoReturn:
+    """Do the work on the document of standard input, print the answer, and end the process. The exit code is one of `ExitCode`."""
+    code = _done(work)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Arrow reads ahead in threads of its own, which call Python. If one does so while the interpreter ends, the process aborts.
+    os._exit(code)
+
+
+def _done(work: Callable[[Mapping[str, Any]], Coroutine[Any, Any, Mapping[str, object]]]) -> ExitCode:
     end_with_parent(signal.SIGKILL)
     # The broker ends this process. A terminal or systemd sends these signals to all processes of the broker.
     for number in (signal.SIGINT, signal.SIGTERM):

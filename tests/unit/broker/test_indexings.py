@@ -1,6 +1,8 @@
 """Indexings of a broker: what waits, what a process is asked, and a real process."""
 
 import asyncio
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -194,3 +196,22 @@ async def test_a_job_that_fails_says_what_helps(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(jobs, "SECONDS", 0.01)
     with pytest.raises(UnavailableError, match="the process that works did not end within"):
         await run_job(schedule.PROCESS, {"settings": {}}, work="works", advice="buy some")
+
+
+LINGERING = """
+import threading, time
+from firn_broker.cluster.jobs import do_job
+
+async def work(asked):
+    threading.Thread(target=time.sleep, args=(300,)).start()
+    return {"number": asked["number"]}
+
+do_job(work)
+"""
+
+
+async def test_a_job_ends_while_a_library_still_has_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lingering_job.py").write_text(LINGERING)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    async with asyncio.timeout(60):
+        assert await run_job("lingering_job", {"number": 7}, work="works", advice="help") == {"number": 7}

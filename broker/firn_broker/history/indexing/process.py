@@ -1,7 +1,6 @@
 """The process that indexes offsets for a broker (`firn_broker.cluster.jobs`): it gets named offsets, and answers with the counts."""
 
 import random
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,4 +33,4 @@ async def index(asked: Mapping[str, Any]) -> Mapping[str, object]:
 
 
 if __name__ == "__main__":
-    sys.exit(do_job(index))
+    do_job(index)

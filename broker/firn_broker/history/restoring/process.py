@@ -1,6 +1,5 @@
 """The process that restores batches for ``firn-broker fsck`` (`firn_broker.cluster.jobs`): it gets keys, and answers with the result."""
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,4 +23,4 @@ async def restored(asked: Mapping[str, Any]) -> Mapping[str, object]:
 
 
 if __name__ == "__main__":
-    sys.exit(do_job(restored))
+    do_job(restored)

@@ -1,7 +1,6 @@
 """The process that merges objects for a broker (`firn_broker.cluster.jobs`): it gets a selection, and answers with the counts."""
 
 import random
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,4 +53,4 @@ def _patient(settings: BrokerSettings) -> DirectorySettings | BucketSettings:
 
 
 if __name__ == "__main__":
-    sys.exit(do_job(merge))
+    do_job(merge)
