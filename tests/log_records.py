@@ -1,9 +1,12 @@
 """The records of a topic, as a client reads them from its log."""
 
+import struct
 import time
+from collections.abc import Iterable
+from hashlib import sha256
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, Message, TopicPartition
 
 
 class LogRecord(NamedTuple):
@@ -43,6 +46,27 @@ def read_log(
     finally:
         consumer.close()
     return sorted(found, key=lambda record: record[:2])
+
+
+def digests(records: Iterable[LogRecord]) -> dict[int, str]:
+    """Return a digest of the records of each partition, so that clients in other languages can show what they read.
+
+    Each record is its offset (8 bytes), the kind of its timestamp (4: 0 for that of the producer, 1 for the append time), the timestamp
+    (8), key, value, the number of headers (4), and name and value of each. Before each of these texts comes its length (4), or -1 if it
+    is null. All numbers are big-endian."""
+    found: dict[int, Any] = {}
+    for record in records:
+        kind, milliseconds = record.timestamp
+        digest = found.setdefault(record.partition, sha256())
+        digest.update(struct.pack(">qiq", record.offset, kind - TIMESTAMP_CREATE_TIME, milliseconds))
+        digest.update(_field(record.key) + _field(record.value) + struct.pack(">i", len(record.headers)))
+        for name, value in record.headers:
+            digest.update(_field(name.encode()) + _field(value))
+    return {partition: digest.hexdigest() for partition, digest in found.items()}
+
+
+def _field(text: bytes | None) -> bytes:
+    return struct.pack(">i", -1) if text is None else struct.pack(">i", len(text)) + text
 
 
 def _record(message: Message) -> LogRecord:

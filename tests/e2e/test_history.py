@@ -8,16 +8,19 @@ import pytest
 from firn.model.conditions import ConditionType
 from hack import quickstart
 from hack.quickstart import SYSTEM, apply, kubectl
-from tests.e2e.brokers import PATIENCE, await_until, kill
+from tests.e2e.brokers import PATIENCE, await_rolled, await_until, kill
 from tests.e2e.commands import firn
 from tests.e2e.coordinators import replace_coordinator
 from tests.e2e.policies import AT_ONCE, COMPACTION, await_run, policy
+from tests.e2e.test_diskless import install
 from tests.e2e.topics import LONG, await_condition, await_ready, await_rows, topic_manifest
-from tests.log_records import LogRecord, read_log
+from tests.integration.ingestion import other_clients
+from tests.log_records import LogRecord, digests, read_log
 
 pytestmark = pytest.mark.timeout(1200)
 
-BROKER = "firn-broker-diskless-0"
+BROKERS = "firn-broker-diskless"
+BROKER = f"{BROKERS}-0"
 DRIVER = "firn-ingest-default-0"
 OUTSIDE = "127.0.0.1:30020"
 """The listener of the brokers for clients outside of the cluster."""
@@ -48,6 +51,21 @@ def assert_read_from_table(topic: str, expected: Sequence[LogRecord], in_table: 
     lines = kubectl("-n", SYSTEM, "exec", BROKER, "--", "python", "-c", script).splitlines()
     (rebuilt,) = [float(line.split()[-1]) for line in lines if line.startswith("firn_broker_rebuilt_bytes_total ")]
     assert rebuilt > sum(len(record.value) for record in in_table)
+
+
+def assert_survives_the_loss_of_the_coordinator(topic: str, namespace: str, before: Sequence[LogRecord]) -> None:
+    """Drop the coordinator's database, make a new coordinator, and read all records from one broker and from three."""
+    report = replace_coordinator()
+    assert (report["prepared"]["gaps"], report["prepared"]["unplaced"]) == ({}, []), report
+    assert (report["recovered"]["rejected"], report["recovered"]["skipped"]) == ({}, []), report
+    await_ready("flights", namespace, timeout=PATIENCE)
+    assert read(topic) == before
+    firn("audit", f"{namespace}/flights")
+    for brokers in (3, 1):
+        install(replicas=brokers)
+        await_rolled(BROKERS, brokers)
+        assert read(topic) == before
+        assert other_clients.by_java(OUTSIDE, topic) == digests(before)
 
 
 def test_flights_stay_readable_after_they_moved_to_the_table(namespace: str) -> None:
@@ -91,12 +109,7 @@ def test_flights_stay_readable_after_they_moved_to_the_table(namespace: str) -> 
         await_until("the broker has moved batches to the new files", moved)
         assert_read_from_table(topic, before, before)
 
-        report = replace_coordinator()
-        assert (report["prepared"]["gaps"], report["prepared"]["unplaced"]) == ({}, []), report
-        assert (report["recovered"]["rejected"], report["recovered"]["skipped"]) == ({}, []), report
-        await_ready("flights", namespace, timeout=PATIENCE)
-        assert read(topic) == before
-        firn("audit", f"{namespace}/flights")
+        assert_survives_the_loss_of_the_coordinator(topic, namespace, before)
 
     manifest["spec"]["storage"] = {"history": "Copy"}
     apply(manifest)

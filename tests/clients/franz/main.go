@@ -3,6 +3,9 @@
 // the failed check and exits.
 //
 //	franz BOOTSTRAP TOPIC
+//	franz BOOTSTRAP TOPIC digest
+//
+// The second form reads a topic, and prints a digest of its records.
 package main
 
 import (
@@ -37,6 +40,13 @@ var codecs = []struct {
 func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	if len(os.Args) > 3 {
+		if err := digest(ctx, os.Args[1], os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := prove(ctx, os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

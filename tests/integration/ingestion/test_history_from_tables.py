@@ -21,9 +21,11 @@ from firn.model.jobs import GroupSettings, IngestJob, RecordSchema, SchemaFormat
 from firn.model.names import LOG_TAG as TAG
 from firn.model.progress import HistoryProgress
 from firn_spark.ingestion.history import naming
+from tests.integration.broker.test_franz_go import go
+from tests.integration.ingestion import other_clients
 from tests.integration.ingestion.test_direct_reads import CODECS, Diskless, produce, running, world_of
 from tests.integration.ingestion.world import World, exactly, places
-from tests.log_records import LogRecord, read_log
+from tests.log_records import LogRecord, digests, read_log
 from tests.servers.firn_broker import fleet_settings
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true
@@ -44,6 +46,14 @@ def diskless(tmp_path: Path, database: Postgres, storage: S3) -> Iterator[Diskle
 def served(diskless: Diskless, settings: GroupSettings, spark: object, tmp_path: Path) -> Iterator[World]:
     with world_of(diskless, settings, spark, tmp_path) as world:
         yield world
+
+
+@pytest.fixture
+def franz(tmp_path: Path) -> Path:
+    """Build the client with franz-go."""
+    program = tmp_path / "franz"
+    go("build", "-o", program, ".")
+    return program
 
 
 def read(world: World, topic: str) -> list[LogRecord]:
@@ -90,7 +100,9 @@ def stories(log: Path) -> Sequence[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def test_clients_read_the_same_records_after_they_moved_to_the_table(diskless: Diskless, served: World) -> None:
+def test_clients_read_the_same_records_after_they_moved_to_the_table(
+    diskless: Diskless, served: World, franz: Path
+) -> None:
     topic = served.topic("flights", PARTITIONS, firn_history="Single")
     job = served.job(topic, record_schema=RecordSchema(format=SchemaFormat.RAW), table={"history": "Single"})
     served.apply(job)
@@ -116,6 +128,10 @@ def test_clients_read_the_same_records_after_they_moved_to_the_table(diskless: D
     diskless.broker.kill()
     diskless.broker.start()
     assert read(served, topic) == before
+    bootstrap, expected = served.broker.bootstrap, digests(before)
+    assert other_clients.by_java(bootstrap, topic) == expected
+    assert other_clients.by_franz_go(franz, bootstrap, topic) == expected
+    assert other_clients.by_spark(served.spark, bootstrap, topic) == expected
     produce(diskless, [topic], seed=2)
     served.await_rows(job, 2 * RECORDS)
     await_true("all offsets are indexed", lambda: settled(diskless, served, job, id))
