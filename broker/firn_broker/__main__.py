@@ -31,7 +31,7 @@ from firn_broker.cluster.processes import Supervisor
 from firn_broker.history.rebuilding.workers import HistoryWorkers
 from firn_broker.internal.gates import AccountTokens, Gate, SharedToken
 from firn_broker.internal.listener import InternalListener
-from firn_broker.log_types import EXTERNAL, MAIN, Endpoint, NodeAddress
+from firn_broker.log_types import EXTERNAL, MAIN, Endpoint, NodeAddress, Partition
 from firn_broker.maintenance import fsck, placeholders, recovery
 from firn_broker.maintenance.placeholders import KnownTopic
 from firn_broker.metadata_store.downgrade import RELEASES, downgrade, downgrade_postgres
@@ -321,8 +321,7 @@ async def _recovered(
     keys = [*findings.uncommitted, *findings.newer]
     restored = await _restored(settings, keys)
     keys += restored["keys"]
-    known = topics or ()
-    prepared = await placeholders.prepare(store, objects, known, keys)
+    created = await placeholders.prepare(store, objects, topics or (), keys)
     recovered = await recovery.recover(
         store,
         objects,
@@ -331,13 +330,14 @@ async def _recovered(
         findings.missing,
         restored["unreadable"],
         restored["copies"],
+        {Partition(topic.id, index): landed for topic in topics or () for index, landed in topic.next.items()},
     )
-    added = await placeholders.complete(store, objects, known)
+    gaps = await placeholders.gaps(store, objects)
     findings.missing = await fsck.still_missing(store.retention, findings.missing)
     report: dict[str, object] = {"missing": findings.missing, "recovered": recovered.report(), "restored": restored}
     if topics is not None:
-        report["prepared"] = {**prepared.report(), "added": added}
-    return report, not findings.lost and recovered.complete and prepared.complete
+        report |= {"topics": created, "gaps": gaps}
+    return report, not findings.lost and recovered.complete and not gaps
 
 
 async def _restored(settings: BrokerSettings, keys: Sequence[str]) -> Mapping[str, Any]:

@@ -3,7 +3,8 @@
 A merge gives batches their offsets. So each batch shows where it was in the log."""
 
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from hashlib import blake2b
@@ -94,7 +95,16 @@ class LostBatches:
                 self._lost[merged.key].append(batch)
                 self._writers[merged.key] = merged.writer
 
-    def place(self, batches: Sequence[MergedBatch]) -> None:
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Let `has` find all batches again after the with block."""
+        before = self._contents.copy()
+        try:
+            yield
+        finally:
+            self._contents = before
+
+    def place(self, batches: Iterable[MergedBatch]) -> None:
         """Add batches that take the place of placeholders, so that `has` finds them in other objects."""
         for batch in batches:
             self._is_new(batch)

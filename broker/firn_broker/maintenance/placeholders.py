@@ -2,17 +2,15 @@
 
 A recovery gives lost records the next free offsets, and a new coordinator would begin with 0. So each partition first gets
 placeholders: empty batches with the offsets that merged, compacted and restored objects have, and with the offsets between them. Then
-`firn_broker.maintenance.recovery` lets the objects take the places of the placeholders, and commits the records of all other objects
-behind them. Placeholders that stay are offsets whose records no object gives back. Clients pass over them.
+`firn_broker.maintenance.recovery` commits the records of all other objects behind them, and lets the objects take the places of the
+placeholders. Those that stay are offsets whose records no object gives back. Clients pass over them.
 """
 
 import base64
 import binascii
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, NamedTuple
 from uuid import UUID
@@ -21,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeI
 
 from firn.model.errors import CorruptDataError, InvalidSpecError
 from firn.records import record_batch
-from firn_broker.log_types import BatchEntry, Commit, NodeAddress, NodeLease, Partition, Topic
+from firn_broker.log_types import BatchEntry, Commit, LogState, Lookup, NodeAddress, NodeLease, Partition, Topic
 from firn_broker.maintenance.compaction import batch_ranges
 from firn_broker.maintenance.merged_objects import read_merged
 from firn_broker.ports import MetadataStore, ObjectStore
@@ -36,7 +34,8 @@ MOST_PLACEHOLDERS = 10_000
 
 def _uuid(value: object) -> object:
     """Return the id that Kafka writes in URL-safe base64. Raises ValueError."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or value.count("-") == 4:
+        # `fsck` prints ids as UUIDs.
         return value
     try:
         return UUID(bytes=base64.urlsafe_b64decode(value + "=="))
@@ -51,7 +50,7 @@ class KnownTopic(BaseModel):
 
     name: str = Field(min_length=1)
     id: Annotated[UUID, BeforeValidator(_uuid)]
-    """Kafka's id, in URL-safe base64."""
+    """Kafka's id, in URL-safe base64 or as a UUID."""
     partitions: PositiveInt
     configs: Mapping[str, str] = Field(default_factory=dict)
     next: Mapping[NonNegativeInt, NonNegativeInt] = Field(default_factory=dict)
@@ -88,144 +87,119 @@ class Span(NamedTuple):
     last: int
 
 
-@dataclass(slots=True)
-class Prepared:
-    """The result of `prepare`."""
-
-    topics: list[str] = field(default_factory=list)
-    """Names of the topics that the coordinator did not know."""
-    gaps: dict[str, list[Span]] = field(default_factory=dict)
-    """Offsets between the objects, which no merged, compacted or restored object has, by "TOPIC/PARTITION"."""
-    unplaced: list[str] = field(default_factory=list)
-    """Partitions of which no object has offsets, and whose records in the bucket are fewer than those that landed. Their records come
-    behind the landed offsets, so that none is lost. Those that had landed land a second time."""
-
-    @property
-    def complete(self) -> bool:
-        """Return whether every offset is that of its record."""
-        return not self.gaps and not self.unplaced
-
-    def report(self) -> dict[str, object]:
-        """Return the result for printing as JSON."""
-        return asdict(self)
-
-
 async def prepare(
     store: MetadataStore, objects: ObjectStore, topics: Sequence[KnownTopic], keys: Sequence[str]
-) -> Prepared:
-    """Create the topics and partitions that do not exist, and placeholders in partitions without offsets.
+) -> list[str]:
+    """Create the topics and partitions that do not exist, and placeholders in partitions that have no other ranges.
 
-    ``keys`` are all objects without a commit. A repetition changes nothing. Call it while the coordinator is stopped. Raises
-    InvalidSpecError if a name belongs to another topic, FencedError, UnavailableError.
+    ``keys`` are all objects without a commit. Return the names of new topics. A repetition continues. Call it while the coordinator is
+    stopped. Raises InvalidSpecError if a name belongs to another topic, FencedError, UnavailableError.
     """
-    prepared = Prepared()
+    await _check_ids(store, topics)
+    created: list[str] = []
     lease = await store.nodes.join(NodeAddress("", 0), TTL_MS)
     try:
         for topic in topics:
             if await store.topics.create_topic(Topic(topic.id, topic.name, topic.partitions, topic.configs)):
-                prepared.topics.append(topic.name)
+                created.append(topic.name)
             else:
                 # A restored coordinator may know fewer partitions.
                 await store.topics.grow_topic(topic.id, topic.partitions)
-        await _check_ids(store, topics)
-        placeholders = _Placeholders(store, objects, lease)
-        partitions = {Partition(topic.id, index): topic for topic in topics for index in range(topic.partitions)}
-        states = dict(zip(partitions, await store.log.states(list(partitions)), strict=True))
-        empty = {partition for partition, state in states.items() if state is not None and not state.high_watermark}
-        if empty:
-            covered = await _covered(store, objects, lease, keys, empty)
-            records = await _records(objects, keys, empty - covered.keys())
-            for partition in sorted(empty):
-                topic = partitions[partition]
-                spans, landed = covered.get(partition, []), topic.next.get(partition.index, 0)
-                name = f"{topic.name}/{partition.index}"
-                if gaps := [Span(one.last + 1, other.first - 1) for one, other in _apart(spans)]:
-                    prepared.gaps[name] = gaps
-                if not spans and records.get(partition, 0) < landed:
-                    if records.get(partition):
-                        prepared.unplaced.append(name)
-                    spans = [Span(landed, landed - 1)]
-                await placeholders.put(partition, spans)
+        partitions = [Partition(topic.id, index) for topic in topics for index in range(topic.partitions)]
+        states = zip(partitions, await store.log.states(partitions), strict=True)
+        empty = {each: state for each, state in states if state is not None and await _is_empty(store, each, state)}
+        covered = await _covered(store, objects, lease, keys, set(empty)) if empty else {}
+        for partition, spans in sorted(covered.items()):
+            first, end = spans[0].first, empty[partition].high_watermark
+            filled = [span for span in _filled(spans) if span.last >= end]
+            await fill(store, objects, lease, partition, [Span(max(span.first, end), span.last) for span in filled])
+            await store.log.advance_start(partition, first)
     finally:
         await store.nodes.leave(lease)
-    return prepared
+    return created
 
 
-async def complete(store: MetadataStore, objects: ObjectStore, topics: Sequence[KnownTopic]) -> Mapping[str, Span]:
-    """Add placeholders, after the recovery, for landed offsets behind the end of a log. Return these offsets by "TOPIC/PARTITION".
+async def fill(
+    store: MetadataStore, objects: ObjectStore, lease: NodeLease, partition: Partition, spans: Sequence[Span]
+) -> None:
+    """Commit a placeholder for each of consecutive spans, the first of which begins at the end of the log.
 
-    Otherwise new records would get offsets that the table has already, and ingestion would leave them out. Raises FencedError,
-    UnavailableError.
-    """
-    added: dict[str, Span] = {}
-    lease = await store.nodes.join(NodeAddress("", 0), TTL_MS)
-    try:
-        for topic in topics:
-            partitions = [Partition(topic.id, index) for index in range(topic.partitions)]
-            for partition, state in zip(partitions, await store.log.states(partitions), strict=True):
-                landed = topic.next.get(partition.index, 0)
-                if state is not None and state.high_watermark < landed:
-                    span = Span(state.high_watermark, landed - 1)
-                    await _Placeholders(store, objects, lease).append(partition, [span])
-                    added[f"{topic.name}/{partition.index}"] = span
-    finally:
-        await store.nodes.leave(lease)
-    return added
+    Raises FencedError, UnavailableError."""
+    cut = list(_cut(spans))
+    for start in range(0, len(cut), MOST_PLACEHOLDERS):
+        some = cut[start : start + MOST_PLACEHOLDERS]
+        await store.nodes.renew(lease, TTL_MS)
+        id = _id(partition, some)
+        key = wal.placeholder_key(id)
+        batches = [record_batch.rewritten(record_batch.empty(span.last - span.first + 1)) for span in some]
+        data, positions = wal.assemble(id, lease.node, lease.epoch, [(partition, batches[::-1])])
+        entries = [
+            # Ranges whose positions ascend would become one range, and an object may take the place of one of them only.
+            BatchEntry(partition, position, len(batch.data), span.last - span.first + 1, -1, append_time=False)
+            for span, batch, position in zip(some, batches, positions[::-1], strict=True)
+        ]
+        await store.log.adopt(lease, [key])
+        await objects.put(key, data)
+        await store.log.commit(Commit(lease, key, len(data), entries, repair=True))
+
+
+async def gaps(store: MetadataStore, objects: ObjectStore) -> Mapping[str, Sequence[Span]]:
+    """Return the placeholders that consumers meet, by "TOPIC/PARTITION". Raises CorruptDataError, KeyError, UnavailableError."""
+    loaded = await store.topics.load_topics()
+    names = {topic.id: topic.name for topic in loaded.topics} if loaded is not None else {}
+    partitions: set[Partition] = set()
+    for part in wal.PARTS:
+        for key, (size, ranges) in (await store.retention.list_objects(*part)).items():
+            if ranges and key.endswith(wal.PLACEHOLDERS):
+                partitions |= {batch.partition for batch in await wal.read_batches(objects, key, size)}
+    found: dict[str, Sequence[Span]] = {}
+    for partition in sorted(partitions):
+        (state,) = await store.log.states([partition])
+        if state is not None and (spans := [span async for span in _placeholders(store, partition, state)]):
+            found[f"{names[partition.topic]}/{partition.index}"] = spans
+    return found
+
+
+async def _placeholders(store: MetadataStore, partition: Partition, state: LogState) -> AsyncIterator[Span]:
+    """Yield the placeholders of a partition from its log start on. Those that follow one another are one."""
+    waiting: Span | None = None
+    offset = state.log_start
+    while offset < state.high_watermark:
+        (result,) = await store.log.find([Lookup(partition, offset, 1 << 40)])
+        for each in result.ranges:
+            if each.place.key.endswith(wal.PLACEHOLDERS):
+                first = max(each.base_offset, state.log_start) if waiting is None else waiting.first
+                waiting = Span(first, each.last_offset)
+            elif waiting is not None:
+                yield waiting
+                waiting = None
+        offset = result.ranges[-1].last_offset + 1
+    if waiting is not None:
+        yield waiting
+
+
+async def _is_empty(store: MetadataStore, partition: Partition, state: LogState) -> bool:
+    """Return whether a partition has no range, or only the placeholders of a preparation that did not end."""
+    if not state.high_watermark:
+        return True
+    if state.log_start:
+        return False
+    (result,) = await store.log.find([Lookup(partition, 0, 1)], 1)
+    if not result.ranges[0].place.key.endswith(wal.PLACEHOLDERS):
+        return False
+    return [span async for span in _placeholders(store, partition, state)] == [Span(0, state.high_watermark - 1)]
 
 
 async def _check_ids(store: MetadataStore, topics: Sequence[KnownTopic]) -> None:
-    """Check that the names belong to the topics. Raises InvalidSpecError."""
+    """Check that no name belongs to another topic. Raises InvalidSpecError."""
     loaded = await store.topics.load_topics()
     ids = {topic.name: topic.id for topic in loaded.topics} if loaded is not None else {}
     for topic in topics:
-        if ids.get(topic.name) != topic.id:
+        if ids.get(topic.name, topic.id) != topic.id:
             raise InvalidSpecError(
-                f"topic {topic.name}: the coordinator has a topic of this name with another id; brokers have served since the coordinator"
-                " was lost. Delete that topic, or leave the topic out of the file"
+                f"topic {topic.name}: the coordinator has a topic of this name with another id, because brokers have served since the"
+                " coordinator was lost. Leave the topic out of the file, and repeat the command"
             )
-
-
-class _Placeholders:
-    """Commits placeholders."""
-
-    def __init__(self, store: MetadataStore, objects: ObjectStore, lease: NodeLease) -> None:
-        self._store = store
-        self._objects = objects
-        self._lease = lease
-
-    async def put(self, partition: Partition, spans: Sequence[Span]) -> None:
-        """Fill an empty partition up to the last of the spans, and begin its log with the first."""
-        if not spans:
-            return
-        first, filled = spans[0].first, list[Span]()
-        if first:
-            filled.append(Span(0, first - 1))
-        for number, span in enumerate(spans):
-            if number and spans[number - 1].last + 1 < span.first:
-                filled.append(Span(spans[number - 1].last + 1, span.first - 1))
-            if span.first <= span.last:
-                filled.append(span)
-        await self.append(partition, filled)
-        await self._store.log.advance_start(partition, first)
-
-    async def append(self, partition: Partition, spans: Sequence[Span]) -> None:
-        """Commit a placeholder for each of consecutive spans, the first of which begins at the end of the log."""
-        cut = list(_cut(spans))
-        for start in range(0, len(cut), MOST_PLACEHOLDERS):
-            some = cut[start : start + MOST_PLACEHOLDERS]
-            await self._store.nodes.renew(self._lease, TTL_MS)
-            id = _id(partition, some)
-            key = wal.placeholder_key(id)
-            batches = [record_batch.rewritten(record_batch.empty(span.last - span.first + 1)) for span in some]
-            data, positions = wal.assemble(id, self._lease.node, self._lease.epoch, [(partition, batches[::-1])])
-            entries = [
-                # Ranges whose positions ascend would become one range, and an object may take the place of one of them only.
-                BatchEntry(partition, position, len(batch.data), span.last - span.first + 1, -1, append_time=False)
-                for span, batch, position in zip(some, batches, positions[::-1], strict=True)
-            ]
-            await self._store.log.adopt(self._lease, [key])
-            await self._objects.put(key, data)
-            await self._store.log.commit(Commit(self._lease, key, len(data), entries, repair=True))
 
 
 async def _covered(
@@ -233,10 +207,10 @@ async def _covered(
 ) -> dict[Partition, list[Span]]:
     """Return the offsets that objects give back, in pieces of which one object has all offsets."""
     covered: defaultdict[Partition, list[Span]] = defaultdict(list)
-    for key in sorted(keys, key=_time, reverse=True):
+    for key in sorted(keys, key=_precedence, reverse=True):
         await store.nodes.renew(lease, TTL_MS)
         try:
-            if key.endswith(wal.MERGED):
+            if key.endswith(wal.WITH_OFFSETS):
                 for partition, span in await _merged_spans(objects, key):
                     if partition in partitions:
                         covered[partition] = sorted([*covered[partition], *_without(span, covered[partition])])
@@ -268,23 +242,10 @@ async def _compacted_span(objects: ObjectStore, key: str) -> tuple[Partition, Sp
     if not index:
         raise CorruptDataError(f"the compacted object {key} has no batches")
     data = await objects.get_ranges(key, [(batch.position, batch.position + batch.length) for batch in index])
+    if not all(map(record_batch.intact, data)):
+        raise CorruptDataError(f"the compacted object {key} is damaged")
     ranges = batch_ranges(key, data, [batch.position for batch in index])
     return index[0].partition, Span(ranges[0].base_offset, ranges[-1].last_offset)
-
-
-async def _records(objects: ObjectStore, keys: Sequence[str], partitions: set[Partition]) -> Mapping[Partition, int]:
-    """Return the records of partitions in objects that show no offsets."""
-    records: defaultdict[Partition, int] = defaultdict(int)
-    for key in keys if partitions else ():
-        if not wal.is_copy(key):
-            try:
-                batches = await wal.read_batches(objects, key, await objects.size(key))
-            except (CorruptDataError, KeyError):
-                continue
-            for batch in batches:
-                if batch.partition in partitions:
-                    records[batch.partition] += batch.records
-    return records
 
 
 def _without(span: Span, others: Sequence[Span]) -> Iterator[Span]:
@@ -300,11 +261,14 @@ def _without(span: Span, others: Sequence[Span]) -> Iterator[Span]:
         yield Span(first, span.last)
 
 
-def _apart(spans: Sequence[Span]) -> Iterator[tuple[Span, Span]]:
-    """Yield spans that follow one another with other offsets between them."""
-    for one, other in pairwise(spans):
-        if one.last + 1 < other.first:
-            yield one, other
+def _filled(spans: Sequence[Span]) -> Iterator[Span]:
+    """Yield the spans, those between them, and the one before the first."""
+    end = 0
+    for span in spans:
+        if end < span.first:
+            yield Span(end, span.first - 1)
+        yield span
+        end = span.last + 1
 
 
 def _cut(spans: Sequence[Span]) -> Iterator[Span]:
@@ -320,5 +284,7 @@ def _id(partition: Partition, spans: Sequence[Span]) -> UUID:
     return UUID(bytes=blake2b(text.encode(), digest_size=16).digest())
 
 
-def _time(key: str) -> str:
-    return key.rpartition("/")[2]
+def _precedence(key: str) -> tuple[bool, bool, str]:
+    """Return the place of an object among those with the same offsets: a compaction has read merged objects, and a later merge earlier
+    ones."""
+    return wal.horizon(key) is not None, key.endswith(wal.MERGED), key.rpartition("/")[2]

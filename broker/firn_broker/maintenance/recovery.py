@@ -16,10 +16,11 @@ which maintenance keeps.
 A coordinator that lost everything has placeholders instead (`firn_broker.maintenance.placeholders`).
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import compress, groupby
+from types import MappingProxyType
 from uuid import UUID
 
 import structlog
@@ -42,10 +43,11 @@ from firn_broker.log_types import (
     Topic,
     WalRange,
 )
-from firn_broker.maintenance import uncommitted
+from firn_broker.maintenance import placeholders, uncommitted
 from firn_broker.maintenance.commit_order import Written, commit_order
 from firn_broker.maintenance.compaction import batch_ranges, joined
 from firn_broker.maintenance.merged_objects import LostBatches, MergedBatch, MergedObject, content, read_merged
+from firn_broker.maintenance.placeholders import Span
 from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.storage import wal
 from firn_broker.topics.configs import TopicConfigs
@@ -77,10 +79,13 @@ class Recovered:
     """Objects without a commit that have the rejected records or are damaged, compacted and merged objects that took no place,
     and history objects. Maintenance keeps them."""
 
+    again: list[str] = field(default_factory=list)
+    """Partitions, as TOPIC/PARTITION, whose newest records come behind the landed offsets. Those that had landed land again."""
+
     @property
     def complete(self) -> bool:
-        """Return whether all records have an offset."""
-        return not self.rejected and not self.skipped
+        """Return whether all records have an offset, and land once."""
+        return not self.rejected and not self.skipped and not self.again
 
     def report(self) -> dict[str, object]:
         """Return the result for printing as JSON."""
@@ -95,15 +100,17 @@ async def recover(
     missing: Collection[str] = (),
     unreadable: Collection[str] = (),
     restored: Collection[str] = (),
+    landed: Mapping[Partition, int] = MappingProxyType({}),
 ) -> Recovered:
     """Commit these objects in the order of their writers and producers, while the coordinator is stopped.
 
     ``missing`` are the objects with batch ranges that the bucket lacks. ``unreadable`` are history objects that could not be read
-    completely, and ``restored`` merged objects with the batches of history objects. Raises FencedError, UnavailableError.
+    completely, and ``restored`` merged objects with the batches of history objects. ``landed`` are the offsets behind the records that
+    are in tables. Raises FencedError, UnavailableError.
     """
     recovery = _Recovery(store, objects, topic_configs, frozenset(restored))
     recovery.result.skipped += unreadable
-    return await recovery.run(keys, frozenset(missing))
+    return await recovery.run(keys, frozenset(missing), landed)
 
 
 async def accept(store: MetadataStore, reserved: Sequence[str], newer: Sequence[str], keep_ms: int) -> int:
@@ -140,7 +147,7 @@ class _Recovery:
         self.result = Recovered()
         self._lost = LostBatches()
 
-    async def run(self, keys: Sequence[str], missing: frozenset[str]) -> Recovered:
+    async def run(self, keys: Sequence[str], missing: frozenset[str], landed: Mapping[Partition, int]) -> Recovered:
         missing |= await self._placeholders()
         found = await self._read(keys)
         loaded = await self._store.topics.load_topics()
@@ -152,7 +159,7 @@ class _Recovery:
             await self._find_committed(lease, found)
             # A later compaction or merge has all records of an earlier one.
             newest_first = sorted(keys, key=_time, reverse=True)
-            merged_keys = [key for key in newest_first if key.endswith(wal.MERGED)]
+            merged_keys = [key for end in wal.WITH_OFFSETS for key in newest_first if key.endswith(end)]
             restorable = [each for key in merged_keys if (each := await self._examine(lease, key, missing)) is not None]
             # A recovery of another new coordinator left them.
             await self._store.log.adopt(lease, [key for key in keys if key.endswith(wal.PLACEHOLDERS)])
@@ -167,6 +174,12 @@ class _Recovery:
                 await self._store.log.adopt(lease, [item.key])
                 if not await self._has_commit(item.key):
                     await self._commit(lease, item, lost=True)
+            # Before the swaps: without these objects, a recovery that ends early could not tell which batches the log has.
+            ordered = commit_order([item for item in found if item.key not in copies])
+            await self._reserve_landed(lease, ordered, landed)
+            for item in ordered:
+                await self._store.nodes.renew(lease, TTL_MS)
+                await self._commit(lease, item)
             for key, swaps, size in restorable:
                 await self._store.nodes.renew(lease, TTL_MS)
                 if any(await self._store.log.rewrite(Rewrite(lease, key, size, swaps))):
@@ -174,9 +187,6 @@ class _Recovery:
             for key in (key for key in newest_first if wal.horizon(key) is not None):
                 await self._store.nodes.renew(lease, TTL_MS)
                 await self._replace_or_keep(lease, key, missing)
-            for item in commit_order([item for item in found if item.key not in copies]):
-                await self._store.nodes.renew(lease, TTL_MS)
-                await self._commit(lease, item)
         finally:
             await self._store.nodes.leave(lease)
         await self._store.retention.withdraw_reservations(self.result.kept, None)
@@ -266,9 +276,41 @@ class _Recovery:
     async def _is_there(self, key: str, batch: wal.IndexedBatch, *, lost: bool) -> bool:
         """Return whether the log has a batch through another object. ``lost``: it comes from a merged object."""
         identity = _identity(batch)
-        if identity is not None:
-            return identity in self._committed
+        if identity is not None and identity in self._committed:
+            return True
         return not lost and await self._lost.has(self._objects, key, batch)
+
+    async def _reserve_landed(
+        self, lease: NodeLease, ordered: Sequence[Written], landed: Mapping[Partition, int]
+    ) -> None:
+        """Let records without known offsets begin behind the landed ones, unless they certainly get their former offsets.
+
+        Otherwise a record that has not landed could get an offset that has landed, and ingestion would leave it out. The former offsets
+        are certain if one broker wrote all records of a partition that come behind the known ones, and none of these is gone."""
+        states = await self._store.log.states(list(landed))
+        ends = {
+            partition: state.high_watermark
+            for partition, state in zip(landed, states, strict=True)
+            if state is not None and state.high_watermark < landed[partition]
+        }
+        if not ends:
+            return
+        tails, nodes = Counter[Partition](), defaultdict[Partition, set[int]](set)
+        with self._lost.trial():
+            for item in ordered:
+                for batch in item.batches:
+                    if batch.partition in ends and not await self._is_there(item.key, batch, lost=False):
+                        tails[batch.partition] += batch.records
+                        nodes[batch.partition].add(item.node)
+        for partition, end in ends.items():
+            if len(nodes[partition]) != 1 or end + tails[partition] < landed[partition]:
+                span = Span(end, landed[partition] - 1)
+                await placeholders.fill(self._store, self._objects, lease, partition, [span])
+                if not end:
+                    # No object shows an offset, so retention has deleted the first records, or all.
+                    await self._store.log.advance_start(partition, landed[partition])
+                if tails[partition]:
+                    self.result.again.append(f"{self._topics[partition.topic].name}/{partition.index}")
 
     async def _has_commit(self, key: str) -> bool:
         listed = await self._store.retention.list_objects(key, f"{key}0")
@@ -341,12 +383,10 @@ class _Recovery:
             elif merged.key in self._restored or place.endswith(wal.PLACEHOLDERS):
                 # Another object may take the place of some of these ranges first.
                 swaps.append(swap)
+                if place.endswith(wal.PLACEHOLDERS):
+                    self._lost.place(each for each in inside if old.base_offset <= each.base_offset <= old.last_offset)
             else:
                 _extend(swaps, swap)
-            if place.endswith(wal.PLACEHOLDERS):
-                batches = [each for each in inside if old.base_offset <= each.base_offset <= old.last_offset]
-                self._lost.place(batches)
-                self._committed |= {_identity(each.indexed) for each in batches}
         lost_batches = [by_offset[offset] for offset in sorted(lost)]
         self._lost.add(merged, lost_batches)
         await self._note_committed(merged.key, [batch.indexed for batch in lost_batches])

@@ -44,6 +44,8 @@ RECOVERED = ".recovered"
 """End of the key of an object that a recovery made."""
 PLACEHOLDERS = ".placeholders"
 """End of the key of an object with empty batches for offsets that a recovery fills."""
+WITH_OFFSETS = (MERGED, RECOVERED)
+"""Ends of the keys of objects whose batches have the offsets of their log."""
 _HEAD = struct.Struct(">IHHII16s")
 _COUNT = struct.Struct(">I")
 _SEGMENT = struct.Struct(">16siQIIII")

@@ -505,7 +505,9 @@ def recovery_topics(
 
     The output is the file for firn-broker fsck --recover --topics. It has the name, the id, the partitions and the configs of each
     topic, and the offsets that have landed in its tables. New records get no such offset. With --without-tables, the offsets are left out.
-    Topics of the profile that no IcebergTopic has are not in the output. The standard error shows what is left out.
+    Topics of the profile that no IcebergTopic has are not in the output.
+
+    The standard error shows what the output lacks. The exit code is 4 then.
     """
     path = _path(config)
     if path is None:
@@ -523,15 +525,19 @@ def recovery_topics(
             for namespace in loaded.watch_namespaces or (None,)
             for manifest in api.list(connection.topics(namespace))
         ]
+    reported: list[str] = []
     found = listing.known_topics(
         loaded,
         profile,
         manifests,
         _Asked(context).retention,
-        lambda text: print(text, file=sys.stderr),
+        reported.append,
         None if without_tables else Lake(loaded).look_up,
     )
     print(json.dumps(found, indent=2))
+    if reported:
+        print(*reported, sep="\n", file=sys.stderr)
+        raise typer.Exit(ExitCode.CORRUPT)
 
 
 @app.command()

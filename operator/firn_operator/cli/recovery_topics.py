@@ -19,6 +19,10 @@ Manifest = dict[str, Any]
 
 TOO_MUCH_MEMORY = "the list of topics needs more memory than the command has: run firn recovery-topics with --config on a machine with more memory"
 
+UNLIMITED = {"retention.ms": "-1", "retention.bytes": "-1"}
+"""Configs of a topic whose retention is not known."""
+_NAMED = " and ".join(f"{key}={value}" for key, value in UNLIMITED.items())
+
 
 def known_topics(
     config: Config,
@@ -46,25 +50,38 @@ def known_topics(
             continue
         topic = {"name": status["topicName"], "id": status["topicId"], "partitions": status["partitions"]}
         landed = _landed(look_up, manifest, place, report) if look_up is not None else {}
-        try:
-            configs = _configs(manifest, policy_of(manifest))
-        except ValidationError as error:
-            [first, *_] = error.errors()
-            key = ".".join(map(str, first["loc"]))
-            report(f"IcebergTopic {place}: the list has no configs: {key}: {first['msg']}")
-            configs = {}
+        configs = _configs(manifest, place, policy_of, report)
         topics.append({**topic, "configs": configs, "next": landed})
     return {"topics": topics}
 
 
-def _configs(manifest: Manifest, policy: Manifest | None) -> dict[str, str]:
+def _configs(
+    manifest: Manifest, place: str, policy_of: Callable[[Manifest], Manifest | None], report: Callable[[str], None]
+) -> dict[str, str]:
     """Return the configs that the operator sets, so that brokers delete no record before it runs."""
-    configs: dict[str, str] = {}
+    try:
+        own = IcebergTopic.model_validate(manifest).topic_configs
+    except ValidationError as error:
+        [first, *_] = error.errors()
+        key = ".".join(map(str, first["loc"]))
+        report(f"IcebergTopic {place}: {key}: {first['msg']}; the list has no configs but {_NAMED}")
+        return dict(UNLIMITED)
+    name = ((manifest["status"].get("maintenance") or {}).get("retention") or {}).get("policy")
+    policy = policy_of(manifest) if name else None
+    if not name:
+        return own
     if policy is not None:
         read = RetentionPolicy.model_validate(policy)
-        if read.enforced and read.spec.log is not None:
-            configs = configs_of(read.spec.log)
-    return {**configs, **IcebergTopic.model_validate(manifest).topic_configs}
+        if read.spec.log is None:
+            return own
+        if read.enforced and not read.spec.suspend:
+            return {**configs_of(read.spec.log), **own}
+    # The operator lets configs stay that the policy has set before.
+    report(
+        f"IcebergTopic {place}: RetentionPolicy {name} does not set the retention of the log now, so the list has {_NAMED}; change it after"
+        " the recovery"
+    )
+    return {**UNLIMITED, **own}
 
 
 def _landed(

@@ -3,7 +3,12 @@
 import asyncio
 import base64
 import json
-from collections.abc import Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,13 +16,12 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from firn.model.errors import ExitCode, InvalidSpecError
+from firn.model.errors import ExitCode, InvalidSpecError, UnavailableError
 from firn.records import record_batch
-from firn_broker.__main__ import main
 from firn_broker.history.restoring.restoring import restore
 from firn_broker.log_types import Partition
 from firn_broker.maintenance import compaction, fsck, placeholders, recovery
-from firn_broker.maintenance.placeholders import KnownTopic, Prepared, Span, read_topics
+from firn_broker.maintenance.placeholders import KnownTopic, Span, read_topics
 from firn_broker.maintenance.recovery import Recovered
 from firn_broker.metadata_store.sqlite.database import Inline
 from firn_broker.ports import History
@@ -25,6 +29,7 @@ from firn_broker.storage import wal
 from firn_broker.topics.configs import TopicConfigs
 from tests.fakes.virtual_time import LoopClock, run
 from tests.unit.broker.batches import raw
+from tests.unit.broker.test_compaction import alter
 from tests.unit.broker.test_compaction import fill as fill_keys
 from tests.unit.broker.test_history_indexing import UPKEEP, World, made
 from tests.unit.broker.test_merging import MERGES
@@ -67,9 +72,20 @@ async def lose(shared: Shared) -> None:
     await asyncio.sleep(60)
 
 
-async def recovered(
-    shared: Shared, topics: Sequence[KnownTopic], history: History | None = None
-) -> tuple[Prepared, Recovered, Mapping[str, Span]]:
+@dataclass
+class Outcome:
+    """The result of a recovery."""
+
+    topics: list[str]
+    done: Recovered
+    gaps: Mapping[str, Sequence[Span]]
+
+    @property
+    def complete(self) -> bool:
+        return self.done.complete and not self.gaps
+
+
+async def recovered(shared: Shared, topics: Sequence[KnownTopic], history: History | None = None) -> Outcome:
     """Do what ``firn-broker fsck --recover --topics`` does."""
     store, objects = shared.store, shared.objects
     assert await store.nodes.stop_idle("a recovery runs")
@@ -80,22 +96,36 @@ async def recovered(
         restored = await restore(objects, keys, history)
         assert not restored.unreadable
         keys, copies = [*keys, *restored.keys], restored.copies
-    prepared = await placeholders.prepare(store, objects, topics, keys)
-    done = await recovery.recover(store, objects, keys, TopicConfigs({}), findings.missing, (), copies)
-    added = await placeholders.complete(store, objects, topics)
+    created = await placeholders.prepare(store, objects, topics, keys)
+    landed = {Partition(topic.id, index): end for topic in topics for index, end in topic.next.items()}
+    done = await recovery.recover(store, objects, keys, TopicConfigs({}), findings.missing, (), copies, landed)
+    gaps = await placeholders.gaps(store, objects)
     assert await store.nodes.allow_serving()
     findings = await fsck.check(store.retention, objects, read=True)
     assert (findings.lost, findings.newer) == (False, [])
-    return prepared, done, added
+    return Outcome(created, done, gaps)
 
 
-async def read(asked: Asked, partition: int) -> tuple[int, list[bytes]]:
+async def recovered_with_damage(shared: Shared, topic: KnownTopic, damaged: str) -> Recovered:
+    """Do what `recovered` does while the bucket has a damaged object."""
+    store, objects = shared.store, shared.objects
+    assert await store.nodes.stop_idle("a recovery runs")
+    findings = await fsck.check(store.retention, objects, read=True)
+    keys = [*findings.uncommitted, *findings.newer]
+    assert damaged in keys
+    await placeholders.prepare(store, objects, [topic], keys)
+    done = await recovery.recover(store, objects, keys, TopicConfigs({}), findings.missing)
+    assert await store.nodes.allow_serving()
+    return done
+
+
+async def read(asked: Asked, partition: int, topic: str = T) -> tuple[int, list[bytes]]:
     """Return the log start, and all batches with records."""
     batches: list[bytes] = []
-    answer: Any = await fetch(asked, T, partition, 0, wait=0)
+    answer: Any = await fetch(asked, topic, partition, 0, wait=0)
     start = offset = answer.log_start_offset
     while True:
-        answer = await fetch(asked, T, partition, offset, wait=0, max_bytes=1 << 20)
+        answer = await fetch(asked, topic, partition, offset, wait=0, max_bytes=1 << 20)
         assert answer.error_code is ErrorCode.none
         if offset >= answer.high_watermark:
             return start, batches
@@ -144,8 +174,8 @@ def test_logs_get_their_offsets_back(settings: dict[str, Any], kind: str) -> Non
             before, landed = await logs(asked), await ends(shared, id)
         await lose(shared)
         topics = [known(id, landed={0: 5, 1: landed[1]}, message_timestamp_type=kind)]
-        prepared, done, added = await recovered(shared, topics)
-        assert (prepared.topics, prepared.complete, done.complete, added) == ([T], True, True, {})
+        outcome = await recovered(shared, topics)
+        assert (outcome.topics, outcome.complete) == ([T], True)
         assert (await ends(shared, id)) == landed
         async with broker(shared, 2, **MERGES) as other:
             after = await logs(other)
@@ -176,8 +206,7 @@ def test_records_in_tables_get_their_offsets_back(tmp_path: Path) -> None:
             await world.fill(asked, 5, seed=2)
         await lose(world.shared)
         topic = known(world.topic, 2, dict(world.landed_to))
-        prepared, done, added = await recovered(world.shared, [topic], world.tables())
-        assert (prepared.complete, done.complete, added) == (True, True, {})
+        assert (await recovered(world.shared, [topic], world.tables())).complete
         async with broker(world.shared, 2, tables=world.tables(), **UPKEEP) as other:
             await world.check(other)
             indexed = await world.index(other, name="again", generation=2)
@@ -202,15 +231,15 @@ def test_clients_pass_over_offsets_that_no_object_gives_back() -> None:
         )
         del shared.objects.objects[second]
         await lose(shared)
-        prepared, done, _ = await recovered(shared, [known(id)])
-        assert not prepared.complete
-        assert list(prepared.gaps) == [f"{T}/{number}" for number in range(PARTITIONS)]
-        assert sorted(done.compacted) == sorted([first, third])
+        outcome = await recovered(shared, [known(id)])
+        assert list(outcome.gaps) == [f"{T}/{number}" for number in range(PARTITIONS)]
+        assert sorted(outcome.done.compacted) == sorted([first, third])
+        assert (await recovered(shared, [known(id)])).gaps == outcome.gaps, "a repetition reports them too"
         assert await ends(shared, id) == landed
         async with broker(shared, 2, **MERGES) as other:
             after = await logs(other)
             for number, ((_, batches), (_, some)) in enumerate(zip(before, after, strict=True)):
-                [gap] = prepared.gaps[f"{T}/{number}"]
+                [gap] = outcome.gaps[f"{T}/{number}"]
                 bases = {int.from_bytes(batch[:8], "big"): batch for batch in batches}
                 assert some == [batch for base, batch in bases.items() if not gap.first <= base <= gap.last]
             await asyncio.sleep(200)
@@ -230,8 +259,7 @@ def test_a_compacted_topic_gets_its_offsets_back() -> None:
             assert any(wal.horizon(key) is not None for key in shared.objects.objects)
             before, landed = await logs(asked), await ends(shared, id)
         await lose(shared)
-        prepared, done, _ = await recovered(shared, [known(id, cleanup_policy="compact")])
-        assert (prepared.complete, done.complete) == (True, True)
+        assert (await recovered(shared, [known(id, cleanup_policy="compact")])).complete
         assert await ends(shared, id) == landed
         async with broker(shared, 2, **UPKEEP) as other:
             assert await logs(other) == before
@@ -239,33 +267,197 @@ def test_a_compacted_topic_gets_its_offsets_back() -> None:
     run(story())
 
 
-def test_a_recovery_that_is_repeated_adds_nothing() -> None:
-    """The first one ends before or after the recovery of records, and another coordinator is lost afterwards."""
+@pytest.mark.parametrize("settings", [MERGES, LONG_GRACE], ids=["deleted", "there"])
+@pytest.mark.parametrize("fails", range(1, 16))
+def test_a_recovery_that_is_repeated_adds_nothing(settings: dict[str, Any], fails: int) -> None:
+    """The first one fails at a change of the coordinator. Another coordinator is lost afterwards."""
 
     async def story() -> None:
         shared = Shared()
-        async with broker(shared, **MERGES) as asked:
+        async with broker(shared, **settings) as asked:
             id = await create(asked, T, partitions=PARTITIONS, retention_ms="-1")
             await fill(asked, 8)
             await asyncio.sleep(150)
             await fill(asked, 3, 8)
             before = await logs(asked)
-        topics = [known(id)]
-        for _ in range(2):
+        topics = [known(id, landed=await ends(shared, id))]
+        for turn in range(2):
             await lose(shared)
-            assert await shared.store.nodes.stop_idle("a recovery runs")
-            findings = await fsck.check(shared.store.retention, shared.objects, read=False)
-            await placeholders.prepare(shared.store, shared.objects, topics, [*findings.uncommitted, *findings.newer])
+            with failing(shared, fails), suppress(UnavailableError):
+                await recovered(shared, topics)
             await asyncio.sleep(60)
-            prepared, done, _ = await recovered(shared, topics)
-            assert (prepared.topics, prepared.complete, done.complete) == ([], True, True)
-            assert done.records
-            again, repeated, _ = await recovered(shared, topics)
-            assert (again.topics, repeated.records) == ([], 0)
+            assert (await recovered(shared, topics)).complete
+            again = await recovered(shared, topics)
+            assert (again.topics, again.done.records, again.complete) == ([], 0, True), turn
         async with broker(shared, 2, **MERGES) as other:
             assert await logs(other) == before
             await asyncio.sleep(200)
             assert not placed(shared)
+
+    run(story())
+
+
+@contextmanager
+def failing(shared: Shared, number: int) -> Iterator[None]:
+    """Let the change with this number fail: a commit, a rewrite or a move of a log start."""
+    store, left = shared.store.log, count(1)
+    originals = {name: getattr(store, name) for name in ("commit", "rewrite", "advance_start")}
+
+    def failed(original: Any) -> Any:
+        async def change(*arguments: Any) -> Any:
+            if next(left) == number:
+                raise UnavailableError("the coordinator is away")
+            return await original(*arguments)
+
+        return change
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name, original in originals.items():
+            patched.setattr(store, name, failed(original))
+        yield
+
+
+def test_placeholders_of_several_objects_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placeholders, "MOST_PLACEHOLDERS", 1)
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **MERGES) as asked:
+            id = await create(asked, T, partitions=PARTITIONS, retention_ms="-1")
+            for number in range(3):
+                await fill(asked, 8, 8 * number)
+                await asyncio.sleep(4_000)
+            before = await logs(asked)
+        for fails in range(1, 6):
+            await lose(shared)
+            with failing(shared, fails), suppress(UnavailableError):
+                await recovered(shared, [known(id)])
+            await asyncio.sleep(60)
+            assert (await recovered(shared, [known(id)])).complete
+            async with broker(shared, 2, **LONG_GRACE) as other:
+                assert await logs(other) == before
+
+    run(story())
+
+
+def test_topics_of_a_later_list_get_their_records() -> None:
+    """The first recovery commits a merged object for one of its topics, and copies the records of the other."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **MERGES) as asked:
+            id = await create(asked, T, partitions=1, retention_ms="-1")
+            other_id = await create(asked, "u", partitions=1, retention_ms="-1")
+            for number in range(8):
+                for topic in (T, "u"):
+                    await produce(asked, topic, 0, raw(1, body=b"%d of %s" % (number, topic.encode()) + b"x" * 30))
+                await asyncio.sleep(0.3)
+            await asyncio.sleep(200)
+            before = [await read(asked, 0, topic) for topic in (T, "u")]
+        other = KnownTopic(name="u", id=other_id, partitions=1, configs={"retention.ms": "-1"}, next={0: 8})
+        for _ in range(2):
+            await lose(shared)
+            assert (await recovered(shared, [known(id, 1)])).done.rejected
+            await asyncio.sleep(60)
+            assert (await recovered(shared, [known(id, 1), other])).complete
+            async with broker(shared, 2, **LONG_GRACE) as after:
+                assert [await read(after, 0, topic) for topic in (T, "u")] == before
+
+    run(story())
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_object_that_is_alone_in_its_hour_shows_its_offsets(first: bool) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **MERGES) as asked:
+            id = await create(asked, T, partitions=PARTITIONS, retention_ms="-1")
+            if not first:
+                await fill(asked, 4)
+                await asyncio.sleep(5_400)
+            await produce(asked, T, 0, raw(1, body=b"alone" * 9))
+            await asyncio.sleep(5_400)
+            await fill(asked, 4, 4)
+            await asyncio.sleep(5_400)
+            before, landed = await logs(asked), await ends(shared, id)
+        await lose(shared)
+        assert (await recovered(shared, [known(id, landed=landed)])).complete
+        async with broker(shared, 2, **MERGES) as other:
+            assert await logs(other) == before
+
+    run(story())
+
+
+def test_records_of_two_brokers_come_behind_the_landed_offsets() -> None:
+    """The ids of their objects show no common order. So a record that has not landed could get an offset that has."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, 1, **MERGES) as one, broker(shared, 2, **MERGES) as two:
+            id = await create(one, T, partitions=1, retention_ms="-1")
+            await produce(one, T, 0, raw(1, body=b"first" * 9))
+            for number in range(5):
+                await produce(two, T, 0, raw(1, body=b"%d" % number + b"x" * 30))
+                await asyncio.sleep(1)
+            landed = (await ends(shared, id))[0]
+            await produce(one, T, 0, raw(1, body=b"newest" * 9))
+        await lose(shared)
+        outcome = await recovered(shared, [known(id, 1, {0: landed})])
+        assert (outcome.done.again, outcome.complete) == ([f"{T}/0"], False)
+        async with broker(shared, 3, **MERGES) as other:
+            start, batches = await read(other, 0)
+            assert (start, len(batches)) == (landed, 7)
+
+    run(story())
+
+
+def test_records_come_behind_the_landed_offsets_if_some_are_gone() -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **MERGES) as asked:
+            id = await create(asked, T, partitions=PARTITIONS, retention_ms="-1")
+            await fill(asked, 4)
+            await asyncio.sleep(150)
+            before = set(shared.objects.objects)
+            await produce(asked, T, 0, raw(5, body=b"gone" * 9))
+            gone = set(shared.objects.objects) - before
+            landed = await ends(shared, id)
+            await produce(asked, T, 0, raw(2, body=b"newest" * 9))
+        for key in gone:
+            del shared.objects.objects[key]
+        await lose(shared)
+        outcome = await recovered(shared, [known(id, landed=landed)])
+        assert outcome.done.again == [f"{T}/0"]
+        assert outcome.gaps == {f"{T}/0": [Span(landed[0] - 5, landed[0] - 1)]}
+        async with broker(shared, 3, **MERGES) as other:
+            _, batches = await read(other, 0)
+            assert int.from_bytes(batches[-1][:8], "big") == landed[0]
+
+    run(story())
+
+
+def test_a_damaged_compacted_object_hides_no_intact_one() -> None:
+    settings: dict[str, Any] = {"upkeep": {**LONG_GRACE["upkeep"], "interval_seconds": 30}}
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **settings) as asked:
+            id = await create(asked, T, partitions=PARTITIONS, retention_ms="-1")
+            await fill_keys(asked)
+            await asyncio.sleep(100)
+            await fill_keys(asked, 20)
+            before = await logs(asked)
+            await alter(asked, T, cleanup_policy="compact")
+            await asyncio.sleep(60)
+        (key,) = [key for key in shared.objects.objects if wal.horizon(key) is not None]
+        data = bytearray(shared.objects.objects[key])
+        data[wal.HEAD + record_batch.HEADER] ^= 1
+        shared.objects.objects[key] = bytes(data)
+        await lose(shared)
+        outcome = await recovered_with_damage(shared, known(id, cleanup_policy="compact"), key)
+        assert outcome.skipped == [key]
+        async with broker(shared, 2, upkeep={"interval_seconds": 1000}) as other:
+            assert await logs(other) == before
 
     run(story())
 
@@ -281,15 +473,12 @@ def test_new_records_get_no_offset_that_has_landed() -> None:
             landed = await ends(shared, id)
         await lose(shared)
         further = known(id, landed={number: end + 10 * number for number, end in landed.items()})
-        prepared, _, added = await recovered(shared, [further])
-        assert prepared.unplaced == [f"{T}/1", f"{T}/2"]
-        assert not prepared.complete
-        assert added == {}
+        outcome = await recovered(shared, [further])
+        assert outcome.done.again == [f"{T}/1", f"{T}/2"]
         assert await ends(shared, id) == {0: landed[0], 1: 2 * landed[1] + 10, 2: 2 * landed[2] + 20}
         shared.objects.objects.clear()
         await lose(shared)
-        prepared, _, added = await recovered(shared, [further])
-        assert (prepared.complete, added) == (True, {})
+        assert (await recovered(shared, [further])).complete, "retention may have deleted all records"
         assert await ends(shared, id) == dict(further.next)
         async with broker(shared, 2, **LONG_GRACE) as other:
             answer = await produce(other, T, 2, raw(1))
@@ -311,10 +500,9 @@ def test_landed_offsets_behind_the_last_object_stay_free() -> None:
         for key in set(shared.objects.objects) - merged:
             del shared.objects.objects[key]
         await lose(shared)
-        prepared, _, added = await recovered(shared, [known(id, landed=landed)])
-        assert prepared.complete
-        assert list(added) == [f"{T}/{number}" for number in range(PARTITIONS)]
-        assert [span.last + 1 for span in added.values()] == list(landed.values())
+        outcome = await recovered(shared, [known(id, landed=landed)])
+        assert outcome.done.complete
+        assert [spans[-1].last + 1 for spans in outcome.gaps.values()] == list(landed.values())
         assert await ends(shared, id) == landed
 
     run(story())
@@ -333,8 +521,8 @@ def test_a_restored_coordinator_gets_the_partitions_that_came_later() -> None:
             before = await logs(asked)
         shared.store.database.connection.deserialize(earlier)
         await asyncio.sleep(60)
-        prepared, done, _ = await recovered(shared, [known(id)])
-        assert (prepared.topics, prepared.complete, done.complete) == ([], True, True)
+        outcome = await recovered(shared, [known(id)])
+        assert (outcome.topics, outcome.complete) == ([], True)
         async with broker(shared, 2, **MERGES) as other:
             assert await logs(other) == before
 
@@ -384,15 +572,25 @@ def test_a_file_has_the_ids_that_kafka_writes(tmp_path: Path) -> None:
     assert (topic.id, topic.next, topic.configs) == (UUID(int=1 << 100), {1: 7}, {})
 
 
-def test_the_list_of_topics_needs_a_recovery(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(["fsck", "--data-dir", str(tmp_path), "--topics", str(tmp_path / "topics.json")]) == ExitCode.CONFIGURATION
-    )
-    assert "--topics needs fsck --recover" in capsys.readouterr().err
+def fsck_command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "firn_broker", "fsck", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-def test_a_broker_with_a_directory_gets_a_new_coordinator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_of_topics_needs_a_recovery(tmp_path: Path) -> None:
+    ended = fsck_command("--data-dir", str(tmp_path), "--topics", str(tmp_path / "topics.json"))
+    assert ended.returncode == ExitCode.CONFIGURATION
+    assert "--topics needs fsck --recover" in ended.stderr
+
+
+def test_a_broker_with_a_directory_gets_a_new_coordinator(tmp_path: Path) -> None:
     file = tmp_path / "topics.json"
-    file.write_text(json.dumps({"topics": [{"name": "t", "id": ID, "partitions": 2, "next": {"1": 7}}]}))
-    assert main(["fsck", "--data-dir", str(tmp_path), "--recover", "--topics", str(file)]) == ExitCode.DONE
-    assert json.loads(capsys.readouterr().out)["prepared"] == {"topics": ["t"], "gaps": {}, "unplaced": [], "added": {}}
+    known = [
+        {"name": "t", "id": ID, "partitions": 2, "next": {"1": 7}},
+        {"name": "u", "id": str(UUID(int=9)), "partitions": 1},
+    ]
+    file.write_text(json.dumps({"topics": known}))
+    ended = fsck_command("--data-dir", str(tmp_path), "--recover", "--topics", str(file))
+    assert ended.returncode == ExitCode.DONE, ended.stderr
+    report = json.loads(ended.stdout)
+    assert (report["topics"], report["gaps"]) == (["t", "u"], {})

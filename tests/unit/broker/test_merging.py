@@ -92,7 +92,7 @@ def test_what_is_left_of_an_hour_is_merged_after_its_end() -> None:
         assert not selection.ends
         alone = select(level, sources[2:], 1000, HOUR_MS + 100, wait_ms=100)
         assert alone is not None
-        assert alone.ends
+        assert alone.ends == (level != UNMERGED)
         assert keys(alone.sources) == ["wal/2"]
 
 
@@ -298,7 +298,9 @@ def test_an_object_that_cannot_be_read_holds_up_no_others(monkeypatch: pytest.Mo
     run(story())
 
 
-def test_a_single_object_waits_for_no_other() -> None:
+def test_a_single_object_is_merged_alone() -> None:
+    """A merged object shows the offsets of its batches, from which a recovery makes a coordinator."""
+
     async def story() -> None:
         shared = Shared()
         async with broker(shared, **MERGES) as asked:
@@ -306,7 +308,7 @@ def test_a_single_object_waits_for_no_other() -> None:
             await produce(asked, "t", 0, raw(1))
             await asyncio.sleep(2 * HOUR_MS / 1000)
             (single,) = await objects(shared)
-            assert not single.endswith(".merged")
+            assert single.endswith(".merged")
             assert await shared.store.merges.sources(UNMERGED, 0, 10) == []
             assert REGISTRY.get_sample_value("firn_broker_unmerged_seconds") == 0
 

@@ -68,7 +68,7 @@ def test_what_is_left_out_is_reported() -> None:
         "IcebergTopic shop/lost: table lake.shop.orders does not exist",
         "IcebergTopic shop/again: the list has no landed offsets",
         "IcebergTopic shop/wrong: table lake.shop.orders does not exist",
-        "IcebergTopic shop/wrong: the list has no configs: spec.partitions",
+        "IcebergTopic shop/wrong: spec.partitions",
     ]
 
 
@@ -77,20 +77,34 @@ def test_without_tables_no_offset_is_known() -> None:
     assert (found["next"], reported) == ({}, [])
 
 
+GOVERNED = {"retention": {"policy": "short", "kind": "RetentionPolicy"}}
+DAY = {"log": {"maxAge": "1d"}}
+
+
 @pytest.mark.parametrize(
-    ("config", "mode", "expected"),
+    ("config", "spec", "expected"),
     [
-        ({}, "Enforce", {"retention.ms": "86400000"}),
-        ({"retention.ms": "5"}, "Enforce", {"retention.ms": "5"}),
-        ({"max.message.bytes": "7"}, "DryRun", {"max.message.bytes": "7"}),
+        ({}, DAY, {"retention.ms": "86400000"}),
+        ({"retention.ms": "5"}, DAY, {"retention.ms": "5"}),
+        ({"max.message.bytes": "7"}, {"rows": {"column": "at", "maxAge": "1d"}}, {"max.message.bytes": "7"}),
     ],
 )
 def test_topics_have_the_configs_that_the_operator_sets(
-    config: dict[str, str], mode: str, expected: dict[str, str]
+    config: dict[str, str], spec: dict[str, Any], expected: dict[str, str]
 ) -> None:
-    policy = gen.policy(kind="RetentionPolicy", mode=mode, selector={}, log={"maxAge": "1d"})
-    (found,), _ = listed(topic(spec={"config": config}), policy=policy)
-    assert found["configs"] == expected
+    policy = gen.policy(kind="RetentionPolicy", mode="Enforce", selector={}, **spec)
+    (found,), reported = listed(topic(spec={"config": config}, maintenance=GOVERNED), policy=policy)
+    assert (found["configs"], reported) == (expected, [])
+
+
+@pytest.mark.parametrize("spec", [{**DAY, "mode": "DryRun"}, {**DAY, "mode": "Enforce", "suspend": True}, None])
+def test_brokers_delete_nothing_while_the_retention_is_not_known(spec: dict[str, Any] | None) -> None:
+    policy = spec and gen.policy(kind="RetentionPolicy", selector={}, **spec)
+    (found,), (reported,) = listed(topic(spec={"config": {"retention.ms": "5"}}, maintenance=GOVERNED), policy=policy)
+    assert found["configs"] == {"retention.ms": "5", "retention.bytes": "-1"}
+    assert reported.startswith(
+        "IcebergTopic shop/orders: RetentionPolicy short does not set the retention of the log now"
+    )
 
 
 def test_a_topic_whose_history_is_in_its_table_stays_so() -> None:

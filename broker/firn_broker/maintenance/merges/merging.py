@@ -76,8 +76,10 @@ class Selection:
 
     @property
     def ends(self) -> bool:
-        """Return whether no other object is left in their hour, so that a merge would change nothing."""
-        return len({source.made_ms for source in self.sources} if self.level else self.sources) == 1
+        """Return whether no other merge of their hour is left, so that a merge would change nothing.
+
+        An object of a broker is merged alone too, because a merged object shows offsets, from which a recovery makes a coordinator."""
+        return self.level != UNMERGED and len({source.made_ms for source in self.sources}) == 1
 
 
 @dataclass(slots=True)
