@@ -366,6 +366,30 @@ def test_topics_of_a_later_list_get_their_records() -> None:
     run(story())
 
 
+def test_records_that_an_earlier_recovery_committed_keep_their_offsets() -> None:
+    """The earlier coordinator was that of a backup. Its recovery copied lost batches of a merged object, which is gone now."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **MERGES) as asked:
+            id = await create(asked, T, partitions=PARTITIONS, retention_ms="-1")
+            earlier = shared.store.database.connection.serialize()
+            await fill(asked, 6)
+            await asyncio.sleep(200)
+            before, landed = await logs(asked), await ends(shared, id)
+        shared.store.database.connection.deserialize(earlier)
+        await asyncio.sleep(60)
+        assert (await recovered(shared, [])).complete
+        for key in [key for key in shared.objects.objects if key.endswith(wal.MERGED)]:
+            del shared.objects.objects[key]
+        await lose(shared)
+        assert (await recovered(shared, [known(id, landed=landed)])).complete
+        async with broker(shared, 2, **MERGES) as other:
+            assert await logs(other) == before
+
+    run(story())
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_an_object_that_is_alone_in_its_hour_shows_its_offsets(first: bool) -> None:
     async def story() -> None:
