@@ -10,6 +10,7 @@ import base64
 import binascii
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -30,11 +31,13 @@ MOST_OFFSETS = 1 << 28
 """Offsets of a placeholder."""
 MOST_PLACEHOLDERS = 10_000
 """Placeholders of an object."""
+UUID_LENGTH = 36
+"""Characters of a UUID in hexadecimal, with hyphens."""
 
 
 def _uuid(value: object) -> object:
     """Return the id that Kafka writes in URL-safe base64. Raises ValueError."""
-    if not isinstance(value, str) or value.count("-") == 4:
+    if not isinstance(value, str) or len(value) == UUID_LENGTH:
         # `fsck` prints ids as UUIDs.
         return value
     try:
@@ -144,14 +147,16 @@ async def fill(
 
 
 async def gaps(store: MetadataStore, objects: ObjectStore) -> Mapping[str, Sequence[Span]]:
-    """Return the placeholders that consumers meet, by "TOPIC/PARTITION". Raises CorruptDataError, KeyError, UnavailableError."""
+    """Return the placeholders that consumers meet, by "TOPIC/PARTITION". Raises UnavailableError."""
     loaded = await store.topics.load_topics()
     names = {topic.id: topic.name for topic in loaded.topics} if loaded is not None else {}
     partitions: set[Partition] = set()
     for part in wal.PARTS:
         for key, (size, ranges) in (await store.retention.list_objects(*part)).items():
             if ranges and key.endswith(wal.PLACEHOLDERS):
-                partitions |= {batch.partition for batch in await wal.read_batches(objects, key, size)}
+                # `fsck` reports an object that is damaged or gone.
+                with suppress(CorruptDataError, KeyError):
+                    partitions |= {batch.partition for batch in await wal.read_batches(objects, key, size)}
     found: dict[str, Sequence[Span]] = {}
     for partition in sorted(partitions):
         (state,) = await store.log.states([partition])

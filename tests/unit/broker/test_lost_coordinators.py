@@ -235,6 +235,11 @@ def test_clients_pass_over_offsets_that_no_object_gives_back() -> None:
         assert list(outcome.gaps) == [f"{T}/{number}" for number in range(PARTITIONS)]
         assert sorted(outcome.done.compacted) == sorted([first, third])
         assert (await recovered(shared, [known(id)])).gaps == outcome.gaps, "a repetition reports them too"
+        kept = dict(shared.objects.objects)
+        for key in placed(shared):
+            del shared.objects.objects[key]
+        assert await placeholders.gaps(shared.store, shared.objects) == {}
+        shared.objects.objects.update(kept)
         assert await ends(shared, id) == landed
         async with broker(shared, 2, **MERGES) as other:
             after = await logs(other)
