@@ -271,7 +271,7 @@ def _tune_allocator() -> None:
 async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int:
     """Check the bucket, repair the coordinator if the options say so, and return the exit code. Raises InvalidSpecError."""
     if options.topics is not None and not options.recover:
-        raise InvalidSpecError("--topics needs fsck --recover")
+        raise InvalidSpecError("--topics needs fsck --recover; add --recover, or leave --topics out")
     topics = None if options.topics is None else placeholders.read_topics(options.topics)
     ports = make_ports(settings, SystemClock(), random.Random(), migrates=topics is not None)
     store = ports.metadata_store
@@ -334,9 +334,14 @@ async def _recovered(
     )
     gaps = await placeholders.gaps(store, objects)
     findings.missing = await fsck.still_missing(store.retention, findings.missing)
-    report: dict[str, object] = {"missing": findings.missing, "recovered": recovered.report(), "restored": restored}
+    report: dict[str, object] = {
+        "missing": findings.missing,
+        "recovered": recovered.report(),
+        "restored": restored,
+        "gaps": gaps,
+    }
     if topics is not None:
-        report |= {"topics": created, "gaps": gaps}
+        report["topics"] = created
     return report, not findings.lost and recovered.complete and not gaps
 
 

@@ -3,7 +3,7 @@
 A merge gives batches their offsets. So each batch shows where it was in the log."""
 
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
@@ -34,6 +34,12 @@ def content(data: memoryview) -> bytes:
     except CodecError:
         digest.update(data[record_batch.HEADER :])
     return digest.digest()
+
+
+MOST_PRODUCERS = 1 << 62
+"""Greatest producer id that counts. A client that makes up an id must not use up all ids."""
+EndsOf = Callable[[Collection[Partition]], Awaitable[Mapping[Partition, int]]]
+"""Reads the high watermarks of those of the partitions that exist."""
 
 
 class MergedBatch(NamedTuple):
@@ -122,24 +128,32 @@ class LostBatches:
         return True
 
     async def has(self, objects: ObjectStore, key: str, batch: IndexedBatch) -> bool:
-        """Return whether these batches have one that equals a batch of another object, once for each."""
+        """Return whether these batches have one that equals a batch of another object: once for each, unless its producer is idempotent."""
         if (batch.partition, batch.records) not in self._counts:
             return False
         (data,) = await objects.get_ranges(key, [(batch.position, batch.position + batch.length)])
         found = batch.partition, content(data)
         if self._contents[found] <= 0:
             return False
-        self._contents[found] -= 1
+        if batch.producer_id < 0:
+            self._contents[found] -= 1
         return True
 
-    async def copies(self, objects: ObjectStore) -> AsyncIterator[Written]:
-        """Upload an object with the lost batches of each object, in the order of their offsets."""
+    async def copies(self, objects: ObjectStore, ends_of: EndsOf) -> AsyncIterator[Written]:
+        """Upload an object with the lost batches of each object, in the order of their offsets.
+
+        The copies have the offsets that they get behind the ends of their logs, which ``ends_of`` reads."""
         for key in self._ordered():
             batches = sorted(self._lost[key], key=lambda batch: (batch.indexed.partition, batch.base_offset))
             spans = [(each.indexed.position, each.indexed.position + each.indexed.length) for each in batches]
             segments: defaultdict[Partition, list[record_batch.Batch]] = defaultdict(list)
+            ends = dict(await ends_of({batch.indexed.partition for batch in batches}))
             for batch, data in zip(batches, await objects.get_ranges(key, spans), strict=True):
-                segments[batch.indexed.partition].append(record_batch.rewritten(data))
+                partition, copied = batch.indexed.partition, memoryview(bytearray(data))
+                if partition in ends:
+                    record_batch.number(copied, 0, ends[partition])
+                    ends[partition] += batch.last_offset - batch.base_offset + 1
+                segments[partition].append(record_batch.rewritten(copied))
             id = _copy_id(key, batches)
             data, positions = wal.assemble(id, *self._writers[key], list(segments.items()))
             copy = wal.recovered_key(id)

@@ -8,8 +8,8 @@ placeholders. Those that stay are offsets whose records no object gives back. Cl
 
 import base64
 import binascii
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -22,7 +22,7 @@ from firn.model.errors import CorruptDataError, InvalidSpecError
 from firn.records import record_batch
 from firn_broker.log_types import BatchEntry, Commit, LogState, Lookup, NodeAddress, NodeLease, Partition, Topic
 from firn_broker.maintenance.compaction import batch_ranges
-from firn_broker.maintenance.merged_objects import read_merged
+from firn_broker.maintenance.merged_objects import MOST_PRODUCERS, MergedObject, read_merged
 from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.storage import wal
 
@@ -74,12 +74,15 @@ def read_topics(file: Path) -> Sequence[KnownTopic]:
         known = KnownTopics.model_validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
         raise InvalidSpecError(f"{file}: {error}; write the file with `firn recovery-topics`") from error
-    for values, what in (
-        ({topic.name for topic in known.topics}, "name"),
-        ({topic.id for topic in known.topics}, "id"),
+    for key, values in (
+        ("name", [topic.name for topic in known.topics]),
+        ("id", [str(topic.id) for topic in known.topics]),
     ):
-        if len(values) < len(known.topics):
-            raise InvalidSpecError(f"{file}: two topics have the same {what}")
+        for value, count in Counter(values).items():
+            if count > 1:
+                raise InvalidSpecError(
+                    f"{file}: {count} topics have the {key} {value}; leave only one of them in the file"
+                )
     return known.topics
 
 
@@ -103,6 +106,7 @@ async def prepare(
     lease = await store.nodes.join(NodeAddress("", 0), TTL_MS)
     try:
         for topic in topics:
+            await store.nodes.renew(lease, TTL_MS)
             if await store.topics.create_topic(Topic(topic.id, topic.name, topic.partitions, topic.configs)):
                 created.append(topic.name)
             else:
@@ -110,24 +114,40 @@ async def prepare(
                 await store.topics.grow_topic(topic.id, topic.partitions)
         partitions = [Partition(topic.id, index) for topic in topics for index in range(topic.partitions)]
         states = zip(partitions, await store.log.states(partitions), strict=True)
-        empty = {each: state for each, state in states if state is not None and await _is_empty(store, each, state)}
-        covered = await _covered(store, objects, lease, keys, set(empty)) if empty else {}
-        for partition, spans in sorted(covered.items()):
-            first, end = spans[0].first, empty[partition].high_watermark
-            filled = [span for span in _filled(spans) if span.last >= end]
-            await fill(store, objects, lease, partition, [Span(max(span.first, end), span.last) for span in filled])
-            await store.log.advance_start(partition, first)
+        empty: dict[Partition, LogState] = {}
+        for each, state in states:
+            await store.nodes.renew(lease, TTL_MS)
+            if state is not None and await _is_empty(store, each, state):
+                empty[each] = state
+        covered, producer = await _covered(store, objects, lease, keys, set(empty)) if empty else ({}, -1)
+        for partition, state in sorted(empty.items()):
+            spans, end = covered.get(partition, []), state.high_watermark
+            filled = [Span(max(span.first, end), span.last) for span in _filled(spans) if span.last >= end]
+            await fill(store, objects, lease, partition, filled, producer)
+            # Without spans, the log is that of a recovery that ended before it moved the log start.
+            await store.log.advance_start(partition, spans[0].first if spans else end)
+        if producer >= 0 and await _are_all(store, set(empty)):
+            # Producers of merged batches may be alive, and the coordinator has no state of them. As after a time without records, they
+            # may continue anywhere.
+            for _ in range(2):
+                while await store.retention.forget_producers(0, MOST_PLACEHOLDERS):
+                    await store.nodes.renew(lease, TTL_MS)
     finally:
         await store.nodes.leave(lease)
     return created
 
 
 async def fill(
-    store: MetadataStore, objects: ObjectStore, lease: NodeLease, partition: Partition, spans: Sequence[Span]
+    store: MetadataStore,
+    objects: ObjectStore,
+    lease: NodeLease,
+    partition: Partition,
+    spans: Sequence[Span],
+    producer: int = -1,
 ) -> None:
     """Commit a placeholder for each of consecutive spans, the first of which begins at the end of the log.
 
-    Raises FencedError, UnavailableError."""
+    The first of an object is that of ``producer``. Raises FencedError, UnavailableError."""
     cut = list(_cut(spans))
     for start in range(0, len(cut), MOST_PLACEHOLDERS):
         some = cut[start : start + MOST_PLACEHOLDERS]
@@ -141,6 +161,8 @@ async def fill(
             BatchEntry(partition, position, len(batch.data), span.last - span.first + 1, -1, append_time=False)
             for span, batch, position in zip(some, batches, positions[::-1], strict=True)
         ]
+        if producer >= 0:
+            entries[0] = entries[0]._replace(producer_id=producer, producer_epoch=0, base_sequence=0)
         await store.log.adopt(lease, [key])
         await objects.put(key, data)
         await store.log.commit(Commit(lease, key, len(data), entries, repair=True))
@@ -195,6 +217,13 @@ async def _is_empty(store: MetadataStore, partition: Partition, state: LogState)
     return [span async for span in _placeholders(store, partition, state)] == [Span(0, state.high_watermark - 1)]
 
 
+async def _are_all(store: MetadataStore, partitions: Set[Partition]) -> bool:
+    """Return whether a coordinator has no other partitions than these."""
+    loaded = await store.topics.load_topics()
+    topics = loaded.topics if loaded is not None else ()
+    return all(Partition(topic.id, index) in partitions for topic in topics for index in range(topic.partitions))
+
+
 async def _check_ids(store: MetadataStore, topics: Sequence[KnownTopic]) -> None:
     """Check that no name belongs to another topic. Raises InvalidSpecError."""
     loaded = await store.topics.load_topics()
@@ -209,14 +238,18 @@ async def _check_ids(store: MetadataStore, topics: Sequence[KnownTopic]) -> None
 
 async def _covered(
     store: MetadataStore, objects: ObjectStore, lease: NodeLease, keys: Sequence[str], partitions: set[Partition]
-) -> dict[Partition, list[Span]]:
-    """Return the offsets that objects give back, in pieces of which one object has all offsets."""
+) -> tuple[dict[Partition, list[Span]], int]:
+    """Return the offsets that objects give back, in pieces of which one object has all offsets, and the greatest producer id; -1 if there
+    is none."""
+    greatest = -1
     covered: defaultdict[Partition, list[Span]] = defaultdict(list)
     for key in sorted(keys, key=_precedence, reverse=True):
         await store.nodes.renew(lease, TTL_MS)
         try:
             if key.endswith(wal.WITH_OFFSETS):
-                for partition, span in await _merged_spans(objects, key):
+                merged = await read_merged(objects, key)
+                greatest = max([greatest, *(batch.indexed.producer_id for batch in merged.batches)])
+                for partition, span in _merged_spans(merged):
                     if partition in partitions:
                         covered[partition] = sorted([*covered[partition], *_without(span, covered[partition])])
             elif wal.horizon(key) is not None:
@@ -227,13 +260,13 @@ async def _covered(
         except (CorruptDataError, KeyError):
             # The recovery reports it.
             continue
-    return {partition: spans for partition, spans in covered.items() if spans}
+    return {partition: spans for partition, spans in covered.items() if spans}, min(greatest, MOST_PRODUCERS)
 
 
-async def _merged_spans(objects: ObjectStore, key: str) -> Sequence[tuple[Partition, Span]]:
-    """Return the runs of consecutive offsets in a merged object. Raises CorruptDataError, KeyError, UnavailableError."""
+def _merged_spans(merged: MergedObject) -> Sequence[tuple[Partition, Span]]:
+    """Return the runs of consecutive offsets in a merged object."""
     spans: list[tuple[Partition, Span]] = []
-    for batch in (await read_merged(objects, key)).batches:
+    for batch in merged.batches:
         partition, span = batch.indexed.partition, Span(batch.base_offset, batch.last_offset)
         if spans and spans[-1][0] == partition and spans[-1][1].last + 1 == span.first:
             span = Span(spans.pop()[1].first, span.last)

@@ -17,7 +17,7 @@ A coordinator that lost everything has placeholders instead (`firn_broker.mainte
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import compress, groupby
 from types import MappingProxyType
@@ -46,7 +46,14 @@ from firn_broker.log_types import (
 from firn_broker.maintenance import placeholders, uncommitted
 from firn_broker.maintenance.commit_order import Written, commit_order
 from firn_broker.maintenance.compaction import batch_ranges, joined
-from firn_broker.maintenance.merged_objects import LostBatches, MergedBatch, MergedObject, content, read_merged
+from firn_broker.maintenance.merged_objects import (
+    MOST_PRODUCERS,
+    LostBatches,
+    MergedBatch,
+    MergedObject,
+    content,
+    read_merged,
+)
 from firn_broker.maintenance.placeholders import Span
 from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.storage import wal
@@ -55,7 +62,6 @@ from firn_broker.topics.configs import TopicConfigs
 log = structlog.get_logger()
 
 TTL_MS = 60_000
-MOST_PRODUCERS = 1 << 62
 ACCEPTED_AT_ONCE = 1_000
 """Objects that one request to the coordinator adopts."""
 
@@ -169,7 +175,7 @@ class _Recovery:
             await self._store.nodes.raise_counter(PRODUCERS, greatest + 1)
             await self._store.log.adopt(lease, self.result.kept)
             # Before the objects take a place: a recovery that ends early finds the batches again.
-            async for item in self._lost.copies(self._objects):
+            async for item in self._lost.copies(self._objects, self._ends):
                 await self._store.nodes.renew(lease, TTL_MS)
                 await self._store.log.adopt(lease, [item.key])
                 if not await self._has_commit(item.key):
@@ -273,6 +279,12 @@ class _Recovery:
             else:
                 self.result.records += entry.records
 
+    async def _ends(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        """Return the high watermarks of partitions that exist."""
+        asked = list(partitions)
+        states = zip(asked, await self._store.log.states(asked), strict=True)
+        return {partition: state.high_watermark for partition, state in states if state is not None}
+
     async def _is_there(self, key: str, batch: wal.IndexedBatch, *, lost: bool) -> bool:
         """Return whether the log has a batch through another object. ``lost``: it comes from a merged object."""
         identity = _identity(batch)
@@ -286,7 +298,8 @@ class _Recovery:
         """Let records without known offsets begin behind the landed ones, unless they certainly get their former offsets.
 
         Otherwise a record that has not landed could get an offset that has landed, and ingestion would leave it out. The former offsets
-        are certain if one broker wrote all records of a partition that come behind the known ones, and none of these is gone."""
+        are certain if one broker wrote all records behind the known ones, and none of these is gone. Without a known offset, the log may
+        have begun anywhere."""
         states = await self._store.log.states(list(landed))
         ends = {
             partition: state.high_watermark
@@ -303,7 +316,7 @@ class _Recovery:
                         tails[batch.partition] += batch.records
                         nodes[batch.partition].add(item.node)
         for partition, end in ends.items():
-            if len(nodes[partition]) != 1 or end + tails[partition] < landed[partition]:
+            if not end or len(nodes[partition]) != 1 or end + tails[partition] < landed[partition]:
                 span = Span(end, landed[partition] - 1)
                 await placeholders.fill(self._store, self._objects, lease, partition, [span])
                 if not end:
@@ -378,13 +391,16 @@ class _Recovery:
                 continue
             if place not in missing and (differing := await self._differing(merged.key, old, by_offset)) is not None:
                 lost |= differing
+                if place.endswith(wal.RECOVERED):
+                    # An earlier recovery that did not end has committed these.
+                    self._lost.place(each for each in _inside(inside, old) if each.base_offset not in differing)
             elif (swap := _swap(merged, partition, old, by_offset)) is None:
                 covered &= place.endswith(wal.PLACEHOLDERS)
             elif merged.key in self._restored or place.endswith(wal.PLACEHOLDERS):
                 # Another object may take the place of some of these ranges first.
                 swaps.append(swap)
                 if place.endswith(wal.PLACEHOLDERS):
-                    self._lost.place(each for each in inside if old.base_offset <= each.base_offset <= old.last_offset)
+                    self._lost.place(_inside(inside, old))
             else:
                 _extend(swaps, swap)
         lost_batches = [by_offset[offset] for offset in sorted(lost)]
@@ -476,8 +492,11 @@ class _Recovery:
 
 
 def _greatest_producer(found: Sequence[Written]) -> int:
-    # A client that makes up an id must not use up all ids.
     return max((min(batch.producer_id, MOST_PRODUCERS) for item in found for batch in item.batches), default=-1)
+
+
+def _inside(batches: Sequence[MergedBatch], old: BatchRange) -> Iterator[MergedBatch]:
+    return (each for each in batches if old.base_offset <= each.base_offset <= old.last_offset)
 
 
 def _swap(

@@ -4,6 +4,7 @@ A new coordinator knows no topics. IcebergTopics have their names, ids and confi
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -46,7 +47,9 @@ def known_topics(
             continue
         place = f"{meta['namespace']}/{meta['name']}"
         if not all(status.get(key) for key in ("topicName", "topicId", "partitions")):
-            report(f"IcebergTopic {place} is left out: its status names no Kafka topic")
+            report(
+                f"IcebergTopic {place} is left out: its status names no Kafka topic; repeat the command when it is Ready, or add it by hand"
+            )
             continue
         topic = {"name": status["topicName"], "id": status["topicId"], "partitions": status["partitions"]}
         landed = _landed(look_up, manifest, place, report) if look_up is not None else {}
@@ -64,22 +67,25 @@ def _configs(
     except ValidationError as error:
         [first, *_] = error.errors()
         key = ".".join(map(str, first["loc"]))
-        report(f"IcebergTopic {place}: {key}: {first['msg']}; the list has no configs but {_NAMED}")
+        report(
+            f"IcebergTopic {place}: {key}: {first['msg']}; the list has no configs but {_NAMED}; add those of spec.config by hand"
+        )
         return dict(UNLIMITED)
     name = ((manifest["status"].get("maintenance") or {}).get("retention") or {}).get("policy")
     policy = policy_of(manifest) if name else None
     if not name:
         return own
     if policy is not None:
-        read = RetentionPolicy.model_validate(policy)
-        if read.spec.log is None:
-            return own
-        if read.enforced and not read.spec.suspend:
-            return {**configs_of(read.spec.log), **own}
+        with suppress(ValidationError):
+            read = RetentionPolicy.model_validate(policy)
+            if read.spec.log is None:
+                return own
+            if read.enforced and not read.spec.suspend:
+                return {**configs_of(read.spec.log), **own}
     # The operator lets configs stay that the policy has set before.
     report(
-        f"IcebergTopic {place}: RetentionPolicy {name} does not set the retention of the log now, so the list has {_NAMED}; change it after"
-        " the recovery"
+        f"IcebergTopic {place}: RetentionPolicy {name} sets no retention of the log now, so the list has {_NAMED}; correct this after the"
+        " recovery"
     )
     return {**UNLIMITED, **own}
 
@@ -92,12 +98,14 @@ def _landed(
     for identifier in _tables(manifest["status"]):
         table = look_up(identifier)
         if table is None:
-            report(f"IcebergTopic {place}: table {identifier} does not exist, so the list has no landed offsets of it")
+            report(
+                f"IcebergTopic {place}: table {identifier} does not exist, so the list has no landed offsets of it; check the name in the catalog"
+            )
             continue
         try:
             offsets = landed_offsets(table, manifest["status"]["topicId"])
         except UnavailableError as error:
-            report(f"IcebergTopic {place}: the list has no landed offsets of a table: {error}")
+            report(f"IcebergTopic {place}: the list has no landed offsets of table {identifier}: {error}")
             continue
         for partition, offset in offsets.items():
             landed[partition] = max(offset, landed.get(partition, 0))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from confluent_kafka import TopicCollection, TopicPartition
+from confluent_kafka import Producer, TopicCollection, TopicPartition
 
 from firn.kafka_clients import kafka_id
 from firn.model.errors import ExitCode
@@ -45,6 +45,20 @@ def topics_file(broker: FirnBroker, directory: Path, topic: str, landed: dict[st
     return file
 
 
+def send(producer: Producer, topic: str, count: int) -> None:
+    """Send records to partition 2, one batch for each."""
+    failed: list[str] = []
+    for number in range(count):
+        producer.produce(
+            topic,
+            b"%d" % number,
+            partition=2,
+            on_delivery=lambda error, _: failed.append(str(error)) if error else None,
+        )
+        assert producer.flush(60) == 0
+    assert failed == []
+
+
 def test_a_new_database_gets_topics_and_records_with_their_offsets(
     tmp_path: Path, database: Postgres, storage: S3, name: str
 ) -> None:
@@ -58,11 +72,13 @@ def test_a_new_database_gets_topics_and_records_with_their_offsets(
     starts = dict.fromkeys(range(PARTITIONS), deleted // PARTITIONS)
     for future in admin(broker).delete_records([TopicPartition(name, *each) for each in starts.items()]).values():
         future.result(30)
-    kept = len(fill(broker, name))
+    living = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+    send(living, name, 5)
+    kept = len(fill(broker, name)) + 5
     await_true("the small objects are deleted", lambda: counted(metrics, "deleted objects") >= 12)
     produce(broker, name, [{"value": b"newest %d" % number, "partition": 1} for number in range(20)])
     before = places(broker, name, kept + 20)
-    file = topics_file(broker, tmp_path, name, {"1": starts[1] + kept // PARTITIONS})
+    file = topics_file(broker, tmp_path, name, {"1": starts[1] + (kept - 5) // PARTITIONS})
     broker.stop()
 
     configuration = tmp_path / "lost.yaml"
@@ -81,4 +97,5 @@ def test_a_new_database_gets_topics_and_records_with_their_offsets(
     assert places(broker, name, kept + 20) == before
     (offset,) = produce(broker, name, [{"value": b"after", "partition": 1}])
     assert offset == max(offset for partition, offset in before if partition == 1) + 1
+    send(living, name, 5)
     broker.stop()

@@ -63,10 +63,10 @@ def test_what_is_left_out_is_reported() -> None:
     again["status"]["table"] = {"identifier": "lake.shop.again"}
     found, reported = listed(young, lost, again, wrong, tables={"lake.shop.again": History((4, None, ID))})
     assert [each["next"] for each in found] == [{}, {}, {}]
-    assert [text.partition(",")[0].partition(" of a table")[0].partition(": Input")[0] for text in reported] == [
-        "IcebergTopic shop/young is left out: its status names no Kafka topic",
+    assert [text.partition(",")[0].partition(": Input")[0] for text in reported] == [
+        "IcebergTopic shop/young is left out: its status names no Kafka topic; repeat the command when it is Ready",
         "IcebergTopic shop/lost: table lake.shop.orders does not exist",
-        "IcebergTopic shop/again: the list has no landed offsets",
+        "IcebergTopic shop/again: the list has no landed offsets of table lake.shop.again: table demo.orders: the topic was created again",
         "IcebergTopic shop/wrong: table lake.shop.orders does not exist",
         "IcebergTopic shop/wrong: spec.partitions",
     ]
@@ -102,9 +102,7 @@ def test_brokers_delete_nothing_while_the_retention_is_not_known(spec: dict[str,
     policy = spec and gen.policy(kind="RetentionPolicy", selector={}, **spec)
     (found,), (reported,) = listed(topic(spec={"config": {"retention.ms": "5"}}, maintenance=GOVERNED), policy=policy)
     assert found["configs"] == {"retention.ms": "5", "retention.bytes": "-1"}
-    assert reported.startswith(
-        "IcebergTopic shop/orders: RetentionPolicy short does not set the retention of the log now"
-    )
+    assert reported.startswith("IcebergTopic shop/orders: RetentionPolicy short sets no retention of the log now")
 
 
 def test_a_topic_whose_history_is_in_its_table_stays_so() -> None:
