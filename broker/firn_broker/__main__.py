@@ -141,8 +141,8 @@ def command_line() -> argparse.ArgumentParser:
         "--topics",
         type=Path,
         metavar="FILE",
-        help="with --recover and a new, empty coordinator: the topics that the lost coordinator had, as firn recovery-topics prints"
-        " them. The coordinator is created if it does not exist",
+        help="with --recover: the topics that a lost coordinator had, as firn recovery-topics prints them. The coordinator is created"
+        " if it does not exist",
     )
     parser.add_argument(
         "--listen",

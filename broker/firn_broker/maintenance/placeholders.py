@@ -168,17 +168,26 @@ async def fill(
         await store.log.commit(Commit(lease, key, len(data), entries, repair=True))
 
 
+async def stored(store: MetadataStore) -> Mapping[str, int]:
+    """Return the objects whose placeholders are in the log, and their bytes. Raises UnavailableError."""
+    listed = [await store.retention.list_objects(*part) for part in wal.PARTS]
+    return {
+        key: size
+        for part in listed
+        for key, (size, ranges) in part.items()
+        if ranges and key.endswith(wal.PLACEHOLDERS)
+    }
+
+
 async def gaps(store: MetadataStore, objects: ObjectStore) -> Mapping[str, Sequence[Span]]:
     """Return the placeholders that consumers meet, by "TOPIC/PARTITION". Raises UnavailableError."""
     loaded = await store.topics.load_topics()
     names = {topic.id: topic.name for topic in loaded.topics} if loaded is not None else {}
     partitions: set[Partition] = set()
-    for part in wal.PARTS:
-        for key, (size, ranges) in (await store.retention.list_objects(*part)).items():
-            if ranges and key.endswith(wal.PLACEHOLDERS):
-                # `fsck` reports an object that is damaged or gone.
-                with suppress(CorruptDataError, KeyError):
-                    partitions |= {batch.partition for batch in await wal.read_batches(objects, key, size)}
+    for key, size in (await stored(store)).items():
+        # `fsck` reports an object that is damaged or gone.
+        with suppress(CorruptDataError, KeyError):
+            partitions |= {batch.partition for batch in await wal.read_batches(objects, key, size)}
     found: dict[str, Sequence[Span]] = {}
     for partition in sorted(partitions):
         (state,) = await store.log.states([partition])

@@ -154,7 +154,8 @@ class _Recovery:
         self._lost = LostBatches()
 
     async def run(self, keys: Sequence[str], missing: frozenset[str], landed: Mapping[Partition, int]) -> Recovered:
-        missing |= await self._placeholders()
+        # Other objects take the places of placeholders as those of missing objects.
+        missing |= (await placeholders.stored(self._store)).keys()
         found = await self._read(keys)
         loaded = await self._store.topics.load_topics()
         self._topics = {topic.id: topic for topic in loaded.topics} if loaded is not None else {}
@@ -198,13 +199,6 @@ class _Recovery:
         await self._store.retention.withdraw_reservations(self.result.kept, None)
         self.result.rejected = dict(self._rejected)
         return self.result
-
-    async def _placeholders(self) -> frozenset[str]:
-        """Return the objects with placeholders, which other objects replace as if they were missing."""
-        listed = [await self._store.retention.list_objects(*part) for part in wal.PARTS]
-        return frozenset(
-            key for part in listed for key, (_, ranges) in part.items() if ranges and key.endswith(wal.PLACEHOLDERS)
-        )
 
     async def _read(self, keys: Sequence[str]) -> list[Written]:
         found = []

@@ -498,7 +498,9 @@ def recovery_topics(
     release_namespace: Release = RELEASE,
     without_tables: Annotated[
         bool,
-        typer.Option("--without-tables", help="Do not read the tables, for example because the catalog is lost too."),
+        typer.Option(
+            "--without-tables", help="Do not read the tables. New records may then get offsets that have landed."
+        ),
     ] = False,
 ) -> None:
     """Print the topics of a diskless profile, for a recovery without a backup of the coordinator.
