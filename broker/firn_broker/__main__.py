@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
 import uvloop
@@ -321,6 +321,8 @@ async def _recovered(
     keys = [*findings.uncommitted, *findings.newer]
     restored = await _restored(settings, keys)
     keys += restored["keys"]
+    waiting = await placeholders.without_log(store, objects, topics or (), keys)
+    keys = list(dict.fromkeys([*keys, *[key for topic in waiting for key in await _from_table(settings, topic)]]))
     created = await placeholders.prepare(store, objects, topics or (), keys)
     recovered = await recovery.recover(
         store,
@@ -357,6 +359,14 @@ async def _restored(settings: BrokerSettings, keys: Sequence[str]) -> Mapping[st
         found["copies"] += one["copies"]
         found["unreadable"] |= one["unreadable"]
     return found
+
+
+async def _from_table(settings: BrokerSettings, topic: KnownTopic) -> Sequence[str]:
+    """Upload the records of a topic from its table, and return the keys. Raises UnavailableError."""
+    asked = {"settings": settings.model_dump(by_alias=True, mode="json"), "topic": topic.rows()}
+    work = f"makes the log of topic {topic.name} from its table"
+    found = await run_job(RESTORING, asked, work=work, advice="give the command more memory", seconds=None)
+    return cast(Sequence[str], found["keys"])
 
 
 def take_back(settings: BrokerSettings, release: str | None) -> int:

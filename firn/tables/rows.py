@@ -38,6 +38,15 @@ def metadata_columns(shape: str, *, schema_ids: bool = False, shared: bool = Fal
     return tuple(Column(name=f"{METADATA_COLUMN}_{name}", type=str(kind)) for name, kind in members)
 
 
+def record_columns(shape: str) -> tuple[str, ...]:
+    """Return the columns of raw records from which brokers make records: partition, offset, time, key, value and headers."""
+    names = [
+        f"{METADATA_COLUMN}{'.' if shape == 'Struct' else '_'}{name}"
+        for name in ("partition", "offset", "timestamp_ms", "key", "headers")
+    ]
+    return (*names[:4], "value", names[4])
+
+
 def decoded_columns(schema: RecordSchema) -> tuple[Column, ...]:
     """Return the columns into which the format decodes records."""
     if schema.format is SchemaFormat.RAW:

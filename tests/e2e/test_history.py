@@ -10,7 +10,7 @@ from hack import quickstart
 from hack.quickstart import SYSTEM, apply, kubectl
 from tests.e2e.brokers import PATIENCE, await_rolled, await_until, kill
 from tests.e2e.commands import firn
-from tests.e2e.coordinators import replace_coordinator
+from tests.e2e.coordinators import move_to_new_cluster, replace_coordinator
 from tests.e2e.policies import AT_ONCE, COMPACTION, await_run, policy
 from tests.e2e.test_diskless import install
 from tests.e2e.topics import LONG, await_condition, await_ready, await_rows, topic_manifest
@@ -69,6 +69,22 @@ def assert_survives_the_loss_of_the_coordinator(topic: str, namespace: str, befo
         assert other_clients.by_java(OUTSIDE, topic) == digests(before)
 
 
+def assert_moves_to_a_new_cluster(manifest: dict[str, Any], topic: str, before: Sequence[LogRecord]) -> None:
+    """Make the log from the table in an empty cluster, and read all records. The brokers move them to the table again."""
+    report = move_to_new_cluster(manifest)
+    assert [topic in report["topics"], *(gap for gap in report["gaps"] if gap.startswith(f"{topic}/"))] == [True], (
+        report
+    )
+    assert (report["recovered"]["rejected"], report["recovered"]["skipped"]) == ({}, []), report
+    namespace = manifest["metadata"]["namespace"]
+    await_ready("flights", namespace, timeout=PATIENCE)
+    assert read(topic) == before
+    assert other_clients.by_java(OUTSIDE, topic) == digests(before)
+    firn("audit", f"{namespace}/flights")
+    await_until("the broker has moved batches of the new log", moved)
+    assert_read_from_table(topic, before, before)
+
+
 def test_flights_stay_readable_after_they_moved_to_the_table(namespace: str) -> None:
     manifest = topic_manifest(
         "flights",
@@ -111,6 +127,7 @@ def test_flights_stay_readable_after_they_moved_to_the_table(namespace: str) -> 
         assert_read_from_table(topic, before, before)
 
         assert_survives_the_loss_of_the_coordinator(topic, namespace, before)
+        assert_moves_to_a_new_cluster(manifest, topic, before)
 
     manifest["spec"]["storage"] = {"history": "Copy"}
     apply(manifest)

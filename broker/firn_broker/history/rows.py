@@ -98,6 +98,18 @@ class RowReader:
         self._forget(set(slots))
         return _ordered(found)
 
+    def gather(self, groups: Iterable[Group], fields: RecordFields, partition: int, first: int, last: int) -> Records:
+        """Return the records of a partition with these offsets. They need no memory but their own.
+
+        Raises CorruptDataError and UnavailableError."""
+        found = []
+        for group in groups:
+            if group.has(partition, first, last):
+                some = _between(self._rows(_Slot(group.file, group.number, partition, fields)), first, last)
+                found.append(some.select(np.arange(len(some))))
+                self._forget(frozenset())
+        return _ordered(found)
+
     def _rows(self, slot: "_Slot") -> Records:
         rows = self._kept.pop(slot, None)
         if rows is None:

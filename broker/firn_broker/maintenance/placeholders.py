@@ -18,6 +18,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
+from firn.driver_requests.landed_offsets import DataFile, RecordFields
 from firn.model.errors import CorruptDataError, InvalidSpecError
 from firn.records import record_batch
 from firn_broker.log_types import BatchEntry, Commit, LogState, Lookup, NodeAddress, NodeLease, Partition, Topic
@@ -46,6 +47,15 @@ def _uuid(value: object) -> object:
         raise ValueError(f"{value!r} is not the id of a Kafka topic") from error
 
 
+class KnownTable(BaseModel):
+    """A table whose rows are the records of a topic."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fields: RecordFields
+    files: Sequence[DataFile]
+
+
 class KnownTopic(BaseModel):
     """A topic that the new coordinator gets."""
 
@@ -58,6 +68,24 @@ class KnownTopic(BaseModel):
     configs: Mapping[str, str] = Field(default_factory=dict)
     next: Mapping[NonNegativeInt, NonNegativeInt] = Field(default_factory=dict)
     """Partition -> the offset after the last one that landed in the table. New records get no offset before it."""
+    table: KnownTable | None = None
+    """The table from which the log is made, because the bucket has no records of the topic."""
+
+    def rows(self) -> dict[str, object]:
+        """Return the question to the process that makes the log from the table."""
+        assert self.table is not None
+        return {
+            "topic": str(self.id),
+            **self.table.model_dump(),
+            "partitions": self.partitions,
+            "landed": self.next,
+            "seed": self.seed,
+        }
+
+    @property
+    def seed(self) -> str:
+        """Return the first digits of the ids of objects that are made from these rows: those of the time are 0."""
+        return f"{0:012x}{blake2b(self.model_dump_json(include={'id', 'table', 'next'}).encode(), digest_size=5).hexdigest()}"
 
 
 class KnownTopics(BaseModel):
@@ -91,6 +119,31 @@ class Span(NamedTuple):
 
     first: int
     last: int
+
+
+async def without_log(
+    store: MetadataStore, objects: ObjectStore, topics: Sequence[KnownTopic], keys: Sequence[str]
+) -> Sequence[KnownTopic]:
+    """Return the topics whose logs have to be made from their tables, and have no record yet.
+
+    ``keys`` are all objects without a commit. Raises InvalidSpecError if some of them have records of such a topic, and UnavailableError.
+    """
+    waiting: dict[UUID, KnownTopic] = {}
+    for topic in topics:
+        states = await store.log.states([Partition(topic.id, index) for index in range(topic.partitions)])
+        if topic.table is not None and not any(state is not None and state.high_watermark for state in states):
+            waiting[topic.id] = topic
+    for key in keys if waiting else ():
+        with suppress(CorruptDataError, KeyError):
+            for id in {
+                batch.partition.topic for batch in await wal.read_batches(objects, key, await objects.size(key))
+            }:
+                if id in waiting and not wal.id_of(key).hex.startswith(waiting[id].seed):
+                    raise InvalidSpecError(
+                        f"topic {waiting[id].name}: the bucket has records of it, such as those in {key}, so its log cannot be made from"
+                        " the table. Leave table out of the file. If an earlier command had another file, repeat it with that file"
+                    )
+    return list(waiting.values())
 
 
 async def prepare(

@@ -324,5 +324,5 @@ def check_segments(data: memoryview) -> None:
 
 
 def id_of(key: str) -> UUID:
-    """Return the id in a key of `key`."""
-    return UUID(key.rpartition("/")[2])
+    """Return the id in a key."""
+    return UUID(key.rpartition("/")[2].partition(".")[0])

@@ -250,6 +250,13 @@ def landed_offsets(table: Table, topic_id: str | None = None) -> Offsets:
         raise UnavailableError(f"table {'.'.join(table.name())}: {error}") from error
 
 
+def landed_topic(table: Table) -> str | None:
+    """Return Kafka's id of the topic whose records landed last; None if it is not known."""
+    summaries = (_summary(snapshot) for snapshot in _history(table))
+    newest = next((each for each in summaries if names.SUMMARY_OFFSETS in each), table.properties)
+    return newest.get(names.SUMMARY_TOPIC_ID)
+
+
 def is_shared(table: Table) -> bool:
     """Return whether several topics land in the table. Each row names its topic then."""
     return table.properties.get(names.TABLE_OWNER) == names.SHARED

@@ -502,6 +502,12 @@ def recovery_topics(
             "--without-tables", help="Do not read the tables. New records may then get offsets that have landed."
         ),
     ] = False,
+    from_tables: Annotated[
+        bool,
+        typer.Option(
+            "--from-tables", help="For a bucket without records: add the data files from which the logs are made."
+        ),
+    ] = False,
 ) -> None:
     """Print the topics of a diskless profile, for a recovery without a backup of the coordinator.
 
@@ -509,11 +515,16 @@ def recovery_topics(
     topic, and the offsets that have landed in its tables. New records get no such offset. With --without-tables, the offsets are left out.
     Topics of the profile that no IcebergTopic has are not in the output.
 
+    With --from-tables, the ids come from the tables, and IcebergTopics need no status. The output also has the data files of tables with
+    raw values. The recovery makes the logs from them.
+
     The standard error shows what the output lacks. The exit code is 4 then.
     """
+    if without_tables and from_tables:
+        raise InvalidSpecError("--without-tables and --from-tables exclude each other; leave one of them out")
     path = _path(config)
     if path is None:
-        option = ["--without-tables"] if without_tables else []
+        option = [*["--without-tables"] * without_tables, *["--from-tables"] * from_tables]
         _run_in_pod(_Asked(context), release_namespace, "recovery-topics", *option, "--", profile)
     from firn_operator.cli import recovery_topics as listing
     from firn_operator.cli.lake import Lake
@@ -528,14 +539,11 @@ def recovery_topics(
             for manifest in api.list(connection.topics(namespace))
         ]
     reported: list[str] = []
-    found = listing.known_topics(
-        loaded,
-        profile,
-        manifests,
-        _Asked(context).retention,
-        reported.append,
-        None if without_tables else Lake(loaded).look_up,
-    )
+    asked = loaded, profile, manifests, _Asked(context).retention, reported.append
+    if from_tables:
+        found = listing.from_tables(*asked, Lake(loaded).look_up)
+    else:
+        found = listing.known_topics(*asked, None if without_tables else Lake(loaded).look_up)
     print(json.dumps(found, indent=2))
     if reported:
         print(*reported, sep="\n", file=sys.stderr)

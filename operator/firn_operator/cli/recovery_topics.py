@@ -1,6 +1,7 @@
 """``firn recovery-topics``: prints the topics of a diskless profile for ``firn-broker fsck --recover --topics``.
 
-A new coordinator knows no topics. IcebergTopics have their names, ids and configs, and tables have the offsets that have landed.
+A new coordinator knows no topics. IcebergTopics have their names, ids and configs, and tables have the offsets that have landed. In a new
+Kubernetes cluster, IcebergTopics have no status, and the bucket no records. Then tables have the ids and the records too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +12,16 @@ from pydantic import ValidationError
 from pyiceberg.table import Table
 
 from firn.api.v1alpha1 import IcebergTopic, RetentionPolicy
+from firn.model import names
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError, UnavailableError
+from firn.model.jobs import SchemaFormat
+from firn.model.progress import AuditFrom
+from firn.tables.rows import record_columns
 from firn_controllers.policies.log_retention import configs_of
-from firn_operator.cli.audit import landed_offsets
+from firn_operator.adapters.iceberg.tables import landed_snapshot
+from firn_operator.cli.audit import is_shared, landed_offsets, landed_topic
+from firn_operator.cli.lake import translating
 
 Manifest = dict[str, Any]
 
@@ -38,8 +45,7 @@ def known_topics(
 
     Raises InvalidSpecError if the configuration has no such profile, and UnavailableError if a catalog cannot be read.
     """
-    if profile not in config.profiles:
-        raise InvalidSpecError(f"profile {profile} is not in the configuration, which has {sorted(config.profiles)}")
+    _check_profile(config, profile)
     topics = []
     for manifest in manifests:
         status, meta = manifest.get("status") or {}, manifest["metadata"]
@@ -56,6 +62,86 @@ def known_topics(
         configs = _configs(manifest, place, policy_of, report)
         topics.append({**topic, "configs": configs, "next": landed})
     return {"topics": topics}
+
+
+def from_tables(
+    config: Config,
+    profile: str,
+    manifests: Sequence[Manifest],
+    policy_of: Callable[[Manifest], Manifest | None],
+    report: Callable[[str], None],
+    look_up: Callable[[str], Table | None],
+) -> dict[str, Any]:
+    """Return the content of the file for a bucket without records: the topics whose tables exist, with the data files.
+
+    The arguments and the errors are those of `known_topics`.
+    """
+    _check_profile(config, profile)
+    topics = []
+    for manifest in manifests:
+        place = f"{manifest['metadata']['namespace']}/{manifest['metadata']['name']}"
+        try:
+            resource = IcebergTopic.parse(manifest)
+            identifier = resource.table_target(config.default_catalog).identifier
+        except InvalidSpecError as error:
+            report(f"IcebergTopic {place} is left out: {error}")
+            continue
+        if resource.profile_name(config.default_profile) != profile or resource.spec.route is not None:
+            continue
+        table = look_up(identifier)
+        topic_id = landed_topic(table) if table is not None else None
+        if table is None or topic_id is None or is_shared(table):
+            cause = "does not exist" if table is None else "has no records of one Kafka topic alone"
+            report(f"IcebergTopic {place} is left out: table {identifier} {cause}; its Kafka topic will be a new one")
+            continue
+        known = {
+            **manifest,
+            "status": {"table": {"identifier": identifier}, **(manifest.get("status") or {}), "topicId": topic_id},
+        }
+        landed = _landed(look_up, known, place, report)
+        partitions = max(
+            resource.spec.partitions or resource.status.partitions or config.profiles[profile].default_partitions,
+            *(int(partition) + 1 for partition in landed),
+            1,
+        )
+        found = {"name": resource.topic_name, "id": topic_id, "partitions": partitions, "next": landed}
+        # Only the operator knows the RetentionPolicy of a new resource.
+        found["configs"] = {**UNLIMITED, **_configs(known, place, policy_of, report)}
+        try:
+            found["table"] = _rows(resource, table, identifier, topic_id)
+        except InvalidSpecError as error:
+            report(f"IcebergTopic {place}: the log begins behind the landed records: {error}")
+        topics.append(found)
+    return {"topics": topics}
+
+
+def _rows(resource: IcebergTopic, table: Table, identifier: str, topic_id: str) -> dict[str, Any]:
+    """Return the data files of a table, and the ids of the columns of a record. Raises InvalidSpecError if these are not its records."""
+    if resource.spec.routes is not None or resource.record_schema().format is not SchemaFormat.RAW:
+        raise InvalidSpecError(f"table {identifier} has no raw values, and brokers can make records of raw values only")
+    known = AuditFrom.read(table.properties.get(names.TABLE_AUDIT_FROM))
+    if known is None or known.topic_id != topic_id or known.mixed:
+        raise InvalidSpecError(f"table {identifier} may have rows of an earlier Kafka topic with the same offsets")
+    fields = []
+    for name in record_columns(resource.spec.table.metadata_columns):
+        try:
+            fields.append(table.schema().find_field(name).field_id)
+        except ValueError as error:
+            raise InvalidSpecError(f"table {identifier} has no column {name}; add it to the schema") from error
+    snapshot = landed_snapshot(table)
+    with translating(f"table {identifier}"):
+        tasks = list(table.scan(snapshot_id=snapshot.snapshot_id).plan_files()) if snapshot is not None else []
+    if deleted := sum(bool(task.delete_files) for task in tasks):
+        raise InvalidSpecError(
+            f"{deleted} data files of table {identifier} have delete files; compact the table, and repeat the command"
+        )
+    files = {task.file.file_path: task.file.file_size_in_bytes for task in tasks}
+    return {"fields": fields, "files": sorted(files.items())}
+
+
+def _check_profile(config: Config, profile: str) -> None:
+    if profile not in config.profiles:
+        raise InvalidSpecError(f"profile {profile} is not in the configuration, which has {sorted(config.profiles)}")
 
 
 def _configs(

@@ -160,6 +160,6 @@ def _id(key: str, number: int, offsets: Sequence[int] = ()) -> UUID:
     """Return the id of a part: the same one for a repetition, and with the time of the history object.
 
     ``offsets``: those of the pieces that it has, if it lacks others."""
-    time = UUID(key.rpartition("/")[2].partition(".")[0]).bytes[:6]
+    time = wal.id_of(key).bytes[:6]
     name = f"{number} {key} {' '.join(map(str, offsets))}"
     return UUID(bytes=time + blake2b(name.encode(), digest_size=10).digest())

@@ -61,7 +61,6 @@ MOST_BYTES = 1 << 20
 ALL_GENERATIONS = 1 << 62
 MOST_FILTERED = 100
 """Partitions whose offsets the filter of a scan has one by one."""
-_KAFKA = ("partition", "offset", "timestamp_ms", "key")
 REFUSALS = {
     Refusal.COPY: f"the topic does not have the config {names.HISTORY}={names.SINGLE} yet",
     Refusal.NO_STORE: "the brokers know no store of data files; add the store of the table to history.stores of the profile",
@@ -257,7 +256,7 @@ class HistoryNaming:
 
     def _filter(self, ranges: Sequence[LandedRange], shape: str) -> Any:
         expressions = self._tables.jvm.org.apache.iceberg.expressions.Expressions
-        partition, offset = _column(shape, "partition"), _column(shape, "offset")
+        partition, offset, *_ = rows.record_columns(shape)
         both, either = getattr(expressions, "and"), getattr(expressions, "or")
         if len(ranges) > MOST_FILTERED:
             first, last = min(each.first for each in ranges), max(each.last for each in ranges)
@@ -300,16 +299,12 @@ def _fewer(ranges: Sequence[LandedRange]) -> list[LandedRange]:
     return [each._replace(last=(each.first + each.last) // 2) for each in ranges]
 
 
-def _column(shape: str, name: str) -> str:
-    return f"{rows.METADATA_COLUMN}{'.' if shape == 'Struct' else '_'}{name}"
-
-
 def _fields(table: Any, shape: str, format: SchemaFormat) -> RecordFields:
     """Return the ids of the columns with the parts of a record. Raises NotReadyError if the table lacks one."""
     if format is not SchemaFormat.RAW:
         raise NotReadyError(f"table {table.name()}: brokers can rebuild raw values only")
     schema, ids = table.schema(), list[int]()
-    for name in (*(_column(shape, each) for each in _KAFKA), "value", _column(shape, "headers")):
+    for name in rows.record_columns(shape):
         found = schema.findField(name)
         if found is None:
             raise NotReadyError(
