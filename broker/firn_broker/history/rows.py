@@ -96,7 +96,7 @@ class RowReader:
         slots = _slots(entry, (piece for piece in entry.pieces if piece.first <= last and piece.last >= first))
         found = [_between(self._rows(slot), first, last) for slot in slots]
         self._forget(set(slots))
-        return _ordered(found)
+        return ordered(found)
 
     def gather(self, groups: Iterable[Group], fields: RecordFields, partition: int, first: int, last: int) -> Records:
         """Return the records of a partition with these offsets. They need no memory but their own.
@@ -108,7 +108,7 @@ class RowReader:
                 some = _between(self._rows(_Slot(group.file, group.number, partition, fields)), first, last)
                 found.append(some.select(np.arange(len(some))))
                 self._forget(frozenset())
-        return _ordered(found)
+        return ordered(found)
 
     def _rows(self, slot: "_Slot") -> Records:
         rows = self._kept.pop(slot, None)
@@ -168,8 +168,8 @@ def _between(records: Records, first: int, last: int) -> Records:
     return records.slice(start, end)
 
 
-def _ordered(found: Sequence[Records]) -> Records:
-    """Return records of several row groups in the order of their offsets."""
+def ordered(found: Sequence[Records]) -> Records:
+    """Return records of several row groups as one, in the order of their offsets."""
     if len(found) == 1:
         return found[0]
     records = Records(

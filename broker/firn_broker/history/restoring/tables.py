@@ -20,7 +20,7 @@ from firn.driver_requests.landed_offsets import DataFile, RecordFields
 from firn.model.errors import CorruptDataError
 from firn.records import record_batch
 from firn_broker.history.heads import Heads, assemble
-from firn_broker.history.rows import Files, Group, RowReader, groups
+from firn_broker.history.rows import Files, Group, RowReader, groups, ordered
 from firn_broker.history.sections import Numbers, Records, encode
 from firn_broker.log_types import Partition
 from firn_broker.ports import ObjectStore
@@ -86,18 +86,25 @@ def _id(rows: Rows, partition: Partition, number: int) -> UUID:
 
 
 def _records(reader: RowReader, own: Sequence[Group], fields: RecordFields, partition: int) -> Iterator[Records]:
-    """Yield the records of a partition in the order of their offsets."""
+    """Yield the records of a partition in the order of their offsets, for one object after the other."""
     ascending, active = sorted(own, key=lambda group: group.offsets)[::-1], list[Group]()
+    waiting: list[Records] = []
     for first, last in windows(own):
         active = [group for group in active if group.offsets[1] >= first]
         while ascending and ascending[-1].offsets[0] <= last:
             active.append(ascending.pop())
-        records = reader.gather(active, fields, partition, first, last)
-        # A row that is there twice is one record.
-        again = np.flatnonzero(records.offsets[1:] == records.offsets[:-1])
-        if len(again):
-            records = records.select(np.delete(np.arange(len(records)), again + 1))
-        yield from _cut(records)
+        records = _unique(reader.gather(active, fields, partition, first, last))
+        if waiting and sum(each.nbytes for each in (*waiting, records)) > OBJECT_BYTES:
+            yield from _cut(ordered(waiting))
+            waiting.clear()
+        waiting.append(records)
+    yield from _cut(ordered(waiting))
+
+
+def _unique(records: Records) -> Records:
+    """Return records without those whose row is in the table twice."""
+    again = np.flatnonzero(records.offsets[1:] == records.offsets[:-1]) + 1
+    return records.select(np.delete(np.arange(len(records)), again)) if len(again) else records
 
 
 def _cut(records: Records) -> Iterator[Records]:
@@ -111,7 +118,9 @@ def _cut(records: Records) -> Iterator[Records]:
 
 
 def windows(own: Sequence[Group]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of offsets with about `OBJECT_BYTES` of rows each, if the rows of a row group have equal distances."""
+    """Yield ranges of offsets with at most about `OBJECT_BYTES` of rows each.
+
+    The rows of a row group count as if they had equal distances, and those of all partitions count."""
     changes: dict[int, float] = {}
     for group in own:
         first, last = group.offsets
