@@ -182,7 +182,11 @@ class Broker:
         self.cluster_id = await _reached(self.metadata_store.cluster_id)
         settings = self.settings
         self.membership = Membership(
-            self.metadata_store.nodes, address, ttl_ms=int(settings.lease_seconds * 1000), node_id=settings.node_id
+            self.metadata_store.nodes,
+            address,
+            ttl_ms=int(settings.lease_seconds * 1000),
+            node_id=settings.node_id,
+            history_brokers=settings.history_brokers,
         )
         await _reached(self.membership.join)
         await _reached(self.topic_metadata.refresh)

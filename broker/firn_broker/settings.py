@@ -444,6 +444,8 @@ class BrokerSettings(Settings):
     """The internal listener for ingestion drivers. Objects have to be in a bucket. Default: none."""
     node_id: int | None = Field(default=None, ge=0)
     """Node id of the broker. Default: the lowest free id."""
+    history_brokers: int = Field(default=0, ge=0)
+    """Brokers that serve only consumers of old records: those with lower node ids. Set the same number for all brokers."""
     zone: str = ""
     """Zone of the broker. Consumers with this zone as their ``client.rack`` fetch from it. A client that states the zone in
     its client id, as ``client.id=reader,zone=a``, uses the brokers of that zone."""

@@ -1028,6 +1028,9 @@ class DisklessProfile(Profile):
     otherwise their producers wait until their requests time out."""
     direct_reads: DirectReads | None = None
     """Set it, for example to ``{}``, if ingestion reads the bucket itself. Without it, ingestion fetches records from the brokers."""
+    history_brokers: Annotated[int, Field(ge=0, le=100)] = 0
+    """Number of the replicas that serve only consumers of old records, from the first broker on. Producers, groups and consumers of new
+    records use the others. It must be lower than ``replicas``."""
     history: TableHistory | None = None
     """Set it so that topics may have `storage.history: Single`. It needs `directReads`, at whose listener drivers name data files."""
     access: Access | None = None
@@ -1040,6 +1043,14 @@ class DisklessProfile(Profile):
         if self.history is not None and self.direct_reads is None:
             raise ValueError(
                 "history needs directReads, because drivers name data files at its listener; set directReads: {}, or remove history"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _brokers_lead(self) -> Self:
+        if self.history_brokers >= self.replicas:
+            raise ValueError(
+                f"historyBrokers must be lower than replicas ({self.replicas}), because producers need other brokers; raise replicas"
             )
         return self
 

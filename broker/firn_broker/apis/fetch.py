@@ -4,6 +4,8 @@
 - There are no transactions: the last stable offset is the high watermark, and no transaction is aborted.
 - If a consumer states a rack (since 11) that has a broker, a broker of another zone sends no records. It answers with
   the id of the broker in the rack (KIP-392).
+- A fleet may have history brokers. The other brokers answer a consumer of old records in the same way with the id of a
+  history broker, and a history broker sends the consumer back when it has read these (since 11).
 - A topic that the client may not read is TOPIC_AUTHORIZATION_FAILED, whether it exists or not. A topic by id is, if it
   exists, as with Kafka: ids are random. The ACLs are checked for each request, also in a session.
 - A partition that is requested several times is answered once, from the last requested offset, as by Kafka.
@@ -24,9 +26,9 @@ from firn.model.errors import UnavailableError
 from firn_broker.access.quotas import Quota
 from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
-from firn_broker.cluster.membership import leaders
+from firn_broker.cluster.membership import choose, leaders
 from firn_broker.log.fetch_sessions import LAST, Key, Wanted, wanted_by
-from firn_broker.log.reader import Position, Records
+from firn_broker.log.reader import Position, Records, Serves
 from firn_broker.log_types import LogState, Partition, Topic
 from firn_broker.network.budget import Counted, Share
 from firn_broker.network.router import Call, Client
@@ -36,6 +38,8 @@ from firn_broker.wire.fetch import FetchRequest, FetchResult
 KEY = 1
 VERSIONS = (4, 16)
 MAX_WAIT_MS = 300_000
+WITH_PREFERRED = 11
+"""The first version whose answers can name another broker."""
 
 AT_ONCE = 2_000
 """Partitions of one request that are handled before other requests may run."""
@@ -144,6 +148,7 @@ async def _results(
     topics: dict[str | UUID, tuple[Topic | None, ErrorCode]] = {}
     decisions = broker.authorizer.version
     nearer = broker.membership.nearer(request.rack, call.client.listener)
+    serves, others = _served(broker, call, request)
     for number, (key, requested) in enumerate(wanted.items(), 1):
         if not number % AT_ONCE:
             await asyncio.sleep(0)
@@ -170,7 +175,7 @@ async def _results(
     await _pause(len(positions))
     try:
         read = await _read(
-            broker, request, positions, share, partitions=len(wanted), settled=settled, only_full=only_full
+            broker, request, positions, share, serves, partitions=len(wanted), settled=settled, only_full=only_full
         )
     except UnavailableError:
         for result in answers:
@@ -178,9 +183,20 @@ async def _results(
     else:
         if read is None:
             return [], []
-        _fill(answers, read)
+        _fill(positions, answers, read, others)
     _withhold(broker, call.client, results, topics, decisions)
     return results, positions
+
+
+def _served(broker: Broker, call: Call, request: FetchRequest) -> tuple[Serves, tuple[int, ...]]:
+    """Return the positions that this broker serves, and the ids of the brokers that serve the others."""
+    membership, listener = broker.membership, call.client.listener
+    if call.version < WITH_PREFERRED or not (history := membership.history_brokers(listener)):
+        return Serves.ALL, ()
+    if not membership.is_history_broker:
+        return Serves.NEWEST, history
+    others = tuple(node.id for node in membership.near(request.rack or call.client.zone, listener))
+    return (Serves.ALL, ()) if membership.lease.node in others else (Serves.HISTORY, others)
 
 
 def _withhold(
@@ -200,10 +216,15 @@ def _withhold(
             result.high_watermark = result.log_start = result.preferred = -1
 
 
-def _fill(answers: Sequence[FetchResult], read: Sequence[Records]) -> None:
-    for result, records in zip(answers, read, strict=True):
+def _fill(
+    positions: Sequence[Position], answers: Sequence[FetchResult], read: Sequence[Records], others: tuple[int, ...]
+) -> None:
+    """Fill the answers. ``others`` are the brokers that serve what this one does not."""
+    for position, result, records in zip(positions, answers, read, strict=True):
         result.error, result.records = records.error, records.batches
         result.high_watermark, result.log_start = records.high_watermark, records.log_start
+        if records.elsewhere:
+            result.preferred = choose(others, position.partition)
 
 
 async def _read(
@@ -211,6 +232,7 @@ async def _read(
     request: FetchRequest,
     positions: Sequence[Position],
     share: Share,
+    serves: Serves,
     *,
     partitions: int,
     settled: bool,
@@ -219,14 +241,16 @@ async def _read(
     """Read the positions of a request, which names so many ``partitions``. With ``only_full``, return None if they do not
     fill an answer, or if one has an error."""
     if only_full:
-        return None if settled else await broker.reader.fetch_full(positions, request.max_bytes, share)
+        return None if settled else await broker.reader.fetch_full(positions, request.max_bytes, share, serves)
     longest = LARGE_WAIT_MS if partitions > LARGE else MAX_WAIT_MS
     return await broker.reader.fetch(
         positions,
-        min_bytes=0 if settled else request.min_bytes,
+        # A history broker waits for no records: it sends the consumer back.
+        min_bytes=0 if settled or serves is Serves.HISTORY else request.min_bytes,
         max_bytes=request.max_bytes,
         max_wait_seconds=min(max(request.max_wait_ms, 0), longest) / 1000,
         share=share,
+        serves=serves,
     )
 
 

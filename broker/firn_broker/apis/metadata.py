@@ -43,10 +43,12 @@ NOT_REQUESTED = -(1 << 31)
 
 
 class Near(NamedTuple):
-    """The ids of the nodes near a client, and of all nodes by zone."""
+    """The ids of the nodes near a client, and of groups of nodes: each zone, and the history brokers.
+
+    Each partition has a replica in each group."""
 
     nodes: tuple[int, ...]
-    zones: tuple[tuple[int, ...], ...]
+    groups: tuple[tuple[int, ...], ...]
 
 
 async def handle(broker: Broker, request: MetadataRequest, call: Call) -> Fields:
@@ -56,7 +58,7 @@ async def handle(broker: Broker, request: MetadataRequest, call: Call) -> Fields
     listener = call.client.listener
     near = Near(
         tuple(node.id for node in broker.membership.near(call.client.zone, listener)),
-        broker.membership.zones(listener),
+        tuple(filter(None, (*broker.membership.zones(listener), broker.membership.history_brokers(listener)))),
     )
     if requested is None or (call.version == 0 and not requested):
         try:
@@ -165,7 +167,7 @@ def _partitions(topic: Topic, near: Near) -> Sequence[Fields]:
         for index, (id, ids) in enumerate(
             zip(
                 leaders(near.nodes, topic.id, topic.partitions),
-                replicas(near.nodes, near.zones, topic.id, topic.partitions),
+                replicas(near.nodes, near.groups, topic.id, topic.partitions),
                 strict=True,
             )
         )

@@ -3,7 +3,10 @@
 Leadership is advice, not ownership: any broker serves any partition. It spreads clients over brokers, and sends the
 clients of one zone to one broker. So commits to a partition do not wait for one another, and one cache serves many
 clients. Rendezvous hashing over the live nodes chooses the leader, so a broker that joins or leaves moves only its own
-share of the partitions."""
+share of the partitions.
+
+*History brokers* lead no partition and coordinate no group, unless only they are alive. The other brokers send consumers of old records
+to them, and they send the consumers back. So backfills take no CPU time from producers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -53,34 +56,45 @@ def leaders(near: tuple[int, ...], topic: UUID, partitions: int) -> tuple[int, .
 
 @lru_cache(maxsize=TOPICS)
 def replicas(
-    near: tuple[int, ...], zones: tuple[tuple[int, ...], ...], topic: UUID, partitions: int
+    near: tuple[int, ...], groups: tuple[tuple[int, ...], ...], topic: UUID, partitions: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Choose the replicas of a topic's partitions: the leader among the nodes near a client, and a node of each zone.
+    """Choose the replicas of a topic's partitions: the leader among the nodes near a client, and a node of each group.
 
     Every broker serves every partition. A Java client fetches only from brokers that Metadata names as replicas, and
     assigns partitions to consumers in the racks of their replicas.
     """
-    # Without a cache for each zone: the results of all topics would not fit.
-    chosen = (leaders(near, topic, partitions), *(_chosen(zone, topic, partitions) for zone in zones))
+    # Without a cache for each group: the results of all topics would not fit.
+    chosen = (leaders(near, topic, partitions), *(_chosen(group, topic, partitions) for group in groups))
     return tuple(tuple(dict.fromkeys(of_partition)) for of_partition in zip(*chosen, strict=True))
 
 
-def _chosen(nodes: tuple[int, ...], topic: UUID, partitions: int) -> tuple[int, ...]:
-    def chosen(index: int) -> int:
-        subject = topic.bytes + index.to_bytes(4, "big")
-        return max(nodes, key=lambda node: (_score(node, subject), -node))
+def choose(nodes: tuple[int, ...], partition: Partition) -> int:
+    """Choose one of the nodes with these ids for a partition: that of `leaders`."""
+    subject = partition.topic.bytes + partition.index.to_bytes(4, "big")
+    return max(nodes, key=lambda node: (_score(node, subject), -node))
 
-    return tuple(map(chosen, range(partitions)))
+
+def _chosen(nodes: tuple[int, ...], topic: UUID, partitions: int) -> tuple[int, ...]:
+    return tuple(choose(nodes, Partition(topic, index)) for index in range(partitions))
 
 
 class Membership:
     """Keeps the node lease alive, and acquires a new one after it was lost."""
 
-    def __init__(self, nodes: NodeStore, address: NodeAddress, *, ttl_ms: int, node_id: int | None = None) -> None:
+    def __init__(
+        self,
+        nodes: NodeStore,
+        address: NodeAddress,
+        *,
+        ttl_ms: int,
+        node_id: int | None = None,
+        history_brokers: int = 0,
+    ) -> None:
         self._nodes = nodes
         self._address = address
         self._ttl_ms = ttl_ms
         self._requested_id = node_id
+        self._history_brokers = history_brokers
         self.lease = NodeLease(-1, -1)
         self.nodes: Sequence[Node] = ()
         """The live nodes as last reported by the coordinator, with this one, and `_missed`."""
@@ -184,24 +198,37 @@ class Membership:
         return leader(self.near(zone, listener), partition)
 
     def near(self, zone: str, listener: str = MAIN) -> Sequence[Node]:
-        """List the nodes for clients in ``zone``: those of the zone, or all if it has none."""
-        nodes = self.reachable(listener)
+        """List the nodes for clients in ``zone``: those of the zone, or all if it has none. History brokers only without others."""
+        nodes = self._first(self.reachable(listener))
         return [node for node in nodes if node.address.zone == zone] or nodes
 
     def zones(self, listener: str = MAIN) -> tuple[tuple[int, ...], ...]:
-        """List the ids of the nodes that clients of this listener can reach, by zone, without nodes of no zone."""
+        """List the ids of the nodes that clients of this listener can reach, by zone, without nodes of no zone and history brokers."""
         by_zone: dict[str, list[int]] = {}
-        for node in self.reachable(listener):
+        for node in self._first(self.reachable(listener)):
             if node.address.zone:
                 by_zone.setdefault(node.address.zone, []).append(node.id)
         return tuple(map(tuple, by_zone.values()))
 
     def nearer(self, rack: str, listener: str = MAIN) -> tuple[int, ...]:
         """List the ids of the nodes in a consumer's rack, if this node is in another zone (KIP-392)."""
-        if not rack or rack == self._address.zone:
+        if not rack or rack == self._address.zone or self.is_history_broker:
             return ()
-        return tuple(node.id for node in self.reachable(listener) if node.address.zone == rack)
+        return tuple(node.id for node in self._first(self.reachable(listener)) if node.address.zone == rack)
+
+    @property
+    def is_history_broker(self) -> bool:
+        """Return whether this broker serves only consumers of old records."""
+        return self.lease.node < self._history_brokers
+
+    def history_brokers(self, listener: str = MAIN) -> tuple[int, ...]:
+        """List the ids of the history brokers that clients of this listener can reach."""
+        return tuple(node.id for node in self.reachable(listener) if node.id < self._history_brokers)
+
+    def _first(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        """List the nodes to which clients go first: those that are no history brokers, or all if there are none."""
+        return [node for node in nodes if node.id >= self._history_brokers] or nodes
 
     def shard_coordinator(self, shard: int) -> Node:
         """Choose the node that coordinates the groups of ``shard``: the same one for all zones."""
-        return preferred_node(self.serving, b"shard" + shard.to_bytes(4, "big"))
+        return preferred_node(self._first(self.serving), b"shard" + shard.to_bytes(4, "big"))

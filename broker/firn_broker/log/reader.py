@@ -9,6 +9,7 @@ neither the tail nor the producers. One load serves all fetches of a batch range
 import asyncio
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -21,6 +22,7 @@ from firn_broker.log_types import LOOKUP_RANGES, BatchRange, Lookup, LookupResul
 from firn_broker.network.budget import SHARES, Budget, Share
 from firn_broker.ports import History, LogStore, ObjectStore
 from firn_broker.settings import ReaderSettings
+from firn_broker.storage import wal
 
 log = structlog.get_logger()
 
@@ -53,6 +55,18 @@ class Records:
     log_start: int = -1
     high_watermark: int = -1
     batches: Sequence[bytes | memoryview] = ()
+    elsewhere: bool = False
+    """True if another broker serves this position."""
+
+
+class Serves(Enum):
+    """The positions that a broker serves. Other brokers serve the others."""
+
+    ALL = "all"
+    NEWEST = "newest"
+    """All but old records that are not in memory."""
+    HISTORY = "history"
+    """Old records: those that a merge, a compaction or a table has."""
 
 
 @dataclass(slots=True)
@@ -119,12 +133,20 @@ class Reader:
             self._history.close()
 
     async def fetch(
-        self, positions: Sequence[Position], *, min_bytes: int, max_bytes: int, max_wait_seconds: float, share: Share
+        self,
+        positions: Sequence[Position],
+        *,
+        min_bytes: int,
+        max_bytes: int,
+        max_wait_seconds: float,
+        share: Share,
+        serves: Serves = Serves.ALL,
     ) -> list[Records]:
         """Answer for each position, in their order; no partition may occur twice.
 
         The answer comes when ``min_bytes`` are there, when it is as large as it may be, when a partition has an error,
-        or after ``max_wait_seconds``. An answer of `SMALL` bytes or more has acquired its bytes for ``share``."""
+        or after ``max_wait_seconds``. An answer of `SMALL` bytes or more has acquired its bytes for ``share``. Positions that this broker
+        does not serve have no records."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max_wait_seconds
         max_bytes = min(max_bytes, self.response_bytes)
@@ -155,9 +177,29 @@ class Reader:
                 pending = [position for position in positions if position.partition in grown or position in unsure]
             if claimed:
                 await self._confirm(claimed, max_bytes, ahead, results, watch)
-        return await self._load(positions, [results[position] for position in positions], max_bytes, share)
+        located = [results[position] for position in positions]
+        elsewhere = [self._is_elsewhere(result, serves) for result in located]
+        located = [
+            result._replace(ranges=()) if away else result for result, away in zip(located, elsewhere, strict=True)
+        ]
+        found = await self._load(positions, located, max_bytes, share)
+        for records, away in zip(found, elsewhere, strict=True):
+            records.elsewhere = away
+        return found
 
-    async def fetch_full(self, positions: Sequence[Position], max_bytes: int, share: Share) -> list[Records] | None:
+    def _is_elsewhere(self, result: LookupResult, serves: Serves) -> bool:
+        """Return whether another broker serves a position with this result."""
+        if result.error or serves is Serves.ALL:
+            return False
+        first = next(iter(result.ranges), None)
+        is_old = first is not None and (isinstance(first.place, TableRange) or wal.is_copy(first.place.key))
+        if serves is Serves.HISTORY:
+            return not is_old
+        return first is not None and is_old and self._cache.get(first) is None
+
+    async def fetch_full(
+        self, positions: Sequence[Position], max_bytes: int, share: Share, serves: Serves = Serves.ALL
+    ) -> list[Records] | None:
         """Answer at once, as `fetch` does, if these positions have as many bytes as an answer may have. Otherwise load
         nothing, and return None."""
         max_bytes = min(max_bytes, self.response_bytes)
@@ -165,7 +207,9 @@ class Reader:
         with self._watermarks.watch(position.partition for position in positions) as watch:
             await self._find(positions, max_bytes, 0, results, watch)
         located = [results[position] for position in positions]
-        if any(result.error for result in located) or _bytes(located) < max(max_bytes, 1):
+        if any(result.error or self._is_elsewhere(result, serves) for result in located):
+            return None
+        if _bytes(located) < max(max_bytes, 1):
             return None
         return await self._load(positions, located, max_bytes, share)
 

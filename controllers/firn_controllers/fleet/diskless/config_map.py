@@ -71,6 +71,8 @@ def settings(fleet: DisklessFleet) -> dict[str, Any]:
             "flushBytes": quantities.size(profile.flush_bytes),
         },
     }
+    if profile.history_brokers:
+        ours["historyBrokers"] = profile.history_brokers
     if profile.history is not None:
         stores = [_bucket(each, each.url) for each in profile.history.stores]
         ours["history"] = {"stores": stores, "workers": profile.history.workers}
