@@ -177,6 +177,12 @@ UNREBUILT_RANGES = Counter(
     " process that reads them did not answer",
     ["cause"],
 )
+REDIRECTED_PARTITIONS = Counter(
+    "firn_broker_redirected_partitions_total",
+    "Partitions of fetches for which this broker named another one. history: a history broker, for old records. newest: the broker of the"
+    " partition, because the consumer has read the old records",
+    ["to"],
+)
 UNMERGED_SECONDS = Gauge(
     "firn_broker_unmerged_seconds",
     "Seconds for which the oldest unmerged object has been due. Objects are due upkeep.mergeSeconds after their commit. As many"

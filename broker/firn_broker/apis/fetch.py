@@ -23,6 +23,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
+from firn_broker import metrics
 from firn_broker.access.quotas import Quota
 from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
@@ -183,7 +184,7 @@ async def _results(
     else:
         if read is None:
             return [], []
-        _fill(positions, answers, read, others)
+        _fill(positions, answers, read, serves, others)
     _withhold(broker, call.client, results, topics, decisions)
     return results, positions
 
@@ -217,7 +218,11 @@ def _withhold(
 
 
 def _fill(
-    positions: Sequence[Position], answers: Sequence[FetchResult], read: Sequence[Records], others: tuple[int, ...]
+    positions: Sequence[Position],
+    answers: Sequence[FetchResult],
+    read: Sequence[Records],
+    serves: Serves,
+    others: tuple[int, ...],
 ) -> None:
     """Fill the answers. ``others`` are the brokers that serve what this one does not."""
     for position, result, records in zip(positions, answers, read, strict=True):
@@ -225,6 +230,7 @@ def _fill(
         result.high_watermark, result.log_start = records.high_watermark, records.log_start
         if records.elsewhere:
             result.preferred = choose(others, position.partition)
+            metrics.REDIRECTED_PARTITIONS.labels("newest" if serves is Serves.HISTORY else "history").inc()
 
 
 async def _read(
