@@ -365,7 +365,7 @@ async def _from_table(settings: BrokerSettings, topic: KnownTopic) -> Sequence[s
     """Upload the records of a topic from its table, and return the keys. Raises UnavailableError."""
     asked = {"settings": settings.model_dump(by_alias=True, mode="json"), "topic": topic.rows()}
     work = f"makes the log of topic {topic.name} from its table"
-    found = await run_job(RESTORING, asked, work=work, advice="give the command more memory", seconds=None)
+    found = await run_job(RESTORING, asked, work=work, advice="give the command more memory", bounded=False)
     return cast(Sequence[str], found["keys"])
 
 

@@ -5,7 +5,8 @@
 - If a consumer states a rack (since 11) that has a broker, a broker of another zone sends no records. It answers with
   the id of the broker in the rack (KIP-392).
 - A fleet may have history brokers. The other brokers answer a consumer of old records in the same way with the id of a
-  history broker, and a history broker sends the consumer back when it has read these (since 11).
+  history broker, and a history broker sends the consumer back when it has read these (since 11). A consumer that asks
+  for the same offset again does not follow, and gets the records.
 - A topic that the client may not read is TOPIC_AUTHORIZATION_FAILED, whether it exists or not. A topic by id is, if it
   exists, as with Kafka: ids are random. The ACLs are checked for each request, also in a session.
 - A partition that is requested several times is answered once, from the last requested offset, as by Kafka.
@@ -41,6 +42,8 @@ VERSIONS = (4, 16)
 MAX_WAIT_MS = 300_000
 WITH_PREFERRED = 11
 """The first version whose answers can name another broker."""
+REMEMBERED = 1_000
+"""Partitions for which a connection remembers that it was sent to a history broker."""
 
 AT_ONCE = 2_000
 """Partitions of one request that are handled before other requests may run."""
@@ -167,7 +170,8 @@ async def _results(
         else:
             if nearer:
                 result.preferred = leaders(nearer, topic.id, topic.partitions)[index]
-            positions.append(Position(place, requested.offset, requested.max_bytes))
+            insists = call.client.redirected.get(place) == requested.offset
+            positions.append(Position(place, requested.offset, requested.max_bytes, insists))
             answers.append(result)
     if nearer:
         positions, answers = await _not_redirected(broker, positions, answers)
@@ -184,7 +188,7 @@ async def _results(
     else:
         if read is None:
             return [], []
-        _fill(positions, answers, read, serves, others)
+        _fill(positions, answers, read, serves, others, call.client.redirected)
     _withhold(broker, call.client, results, topics, decisions)
     return results, positions
 
@@ -223,14 +227,19 @@ def _fill(
     read: Sequence[Records],
     serves: Serves,
     others: tuple[int, ...],
+    redirected: dict[Partition, int],
 ) -> None:
-    """Fill the answers. ``others`` are the brokers that serve what this one does not."""
+    """Fill the answers. ``others`` are the brokers that serve what this one does not, ``redirected`` is that of the client."""
     for position, result, records in zip(positions, answers, read, strict=True):
         result.error, result.records = records.error, records.batches
         result.high_watermark, result.log_start = records.high_watermark, records.log_start
         if records.elsewhere:
             result.preferred = choose(others, position.partition)
             metrics.REDIRECTED_PARTITIONS.labels("newest" if serves is Serves.HISTORY else "history").inc()
+            if serves is Serves.NEWEST:
+                if len(redirected) >= REMEMBERED:
+                    redirected.clear()
+                redirected[position.partition] = position.offset
 
 
 async def _read(

@@ -21,18 +21,17 @@ NICENESS = 10
 """A job must not take a core from the broker's event loop."""
 
 
-async def run_job(
-    module: str, asked: Mapping[str, Any], *, work: str, advice: str, seconds: float | None = SECONDS
-) -> Any:
-    """Run the program ``module`` on a document, and return its answer. Raises UnavailableError if it fails, or does not end in time.
+async def run_job(module: str, asked: Mapping[str, Any], *, work: str, advice: str, bounded: bool = True) -> Any:
+    """Run the program ``module`` on a document, and return its answer. Raises UnavailableError if it fails.
 
-    ``work`` completes "the process that" in messages, and ``advice`` is the next step if it has too little memory."""
+    So does a ``bounded`` process that runs for `SECONDS`. ``work`` completes "the process that" in messages, and ``advice`` is the next
+    step if it has too little memory."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, stdin=PIPE, stdout=PIPE)
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(SECONDS if bounded else None):
             answer, _ = await process.communicate(json.dumps({**asked, "parent": os.getpid()}).encode())
     except TimeoutError as error:
-        raise UnavailableError(f"the process that {work} did not end within {seconds:g} s") from error
+        raise UnavailableError(f"the process that {work} did not end within {SECONDS:g} s") from error
     finally:
         if process.returncode is None:
             process.kill()

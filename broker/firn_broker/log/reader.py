@@ -45,6 +45,8 @@ class Position:
     partition: Partition
     offset: int
     max_bytes: int
+    insists: bool = False
+    """True if this broker serves the consumer in any case."""
 
 
 @dataclass(slots=True)
@@ -155,7 +157,7 @@ class Reader:
         results: dict[Position, LookupResult] = {}
         with self._watermarks.watch(position.partition for position in positions) as watch:
             if max_wait_seconds > 0 and min_bytes > 0 and len(positions) <= LOOKUPS:
-                results = self._at_known_end(positions, watch)
+                results = _at_known_end(self._watermarks, positions, watch)
             claimed = set(results)
             pending = () if claimed else positions
             while True:
@@ -178,24 +180,11 @@ class Reader:
             if claimed:
                 await self._confirm(claimed, max_bytes, ahead, results, watch)
         located = [results[position] for position in positions]
-        elsewhere = [self._is_elsewhere(result, serves) for result in located]
-        located = [
-            result._replace(ranges=()) if away else result for result, away in zip(located, elsewhere, strict=True)
-        ]
-        found = await self._load(positions, located, max_bytes, share)
-        for records, away in zip(found, elsewhere, strict=True):
-            records.elsewhere = away
+        served = [_served(*each, serves, self._cache) for each in zip(positions, located, strict=True)]
+        found = await self._load(positions, served, max_bytes, share)
+        for records, before, after in zip(found, located, served, strict=True):
+            records.elsewhere = after is not before
         return found
-
-    def _is_elsewhere(self, result: LookupResult, serves: Serves) -> bool:
-        """Return whether another broker serves a position with this result."""
-        if result.error or serves is Serves.ALL:
-            return False
-        first = next(iter(result.ranges), None)
-        is_old = first is not None and (isinstance(first.place, TableRange) or wal.is_copy(first.place.key))
-        if serves is Serves.HISTORY:
-            return not is_old
-        return first is not None and is_old and self._cache.get(first) is None
 
     async def fetch_full(
         self, positions: Sequence[Position], max_bytes: int, share: Share, serves: Serves = Serves.ALL
@@ -207,22 +196,10 @@ class Reader:
         with self._watermarks.watch(position.partition for position in positions) as watch:
             await self._find(positions, max_bytes, 0, results, watch)
         located = [results[position] for position in positions]
-        if any(result.error or self._is_elsewhere(result, serves) for result in located):
-            return None
-        if _bytes(located) < max(max_bytes, 1):
+        served = [_served(*each, serves, self._cache) for each in zip(positions, located, strict=True)]
+        if served != located or any(result.error for result in located) or _bytes(located) < max(max_bytes, 1):
             return None
         return await self._load(positions, located, max_bytes, share)
-
-    def _at_known_end(self, positions: Sequence[Position], watch: Waiter) -> dict[Position, LookupResult]:
-        """Return empty results if all positions are at the known ends of their partitions. The next poll confirms them."""
-        results = {}
-        for position in positions:
-            known = self._watermarks.known(position.partition)
-            if known is None or known[1] != position.offset:
-                return {}
-            results[position] = LookupResult(ErrorCode.none, *known)
-        self._watermarks.claim(watch)
-        return results
 
     async def _confirm(
         self,
@@ -515,6 +492,29 @@ async def _rebuilt(history: History, ranges: Sequence[BatchRange]) -> Sequence[m
         raise
     metrics.REBUILT_BYTES.inc(sum(map(len, found)))
     return found
+
+
+def _at_known_end(watermarks: Watermarks, positions: Sequence[Position], watch: Waiter) -> dict[Position, LookupResult]:
+    """Return empty results if all positions are at the known ends of their partitions. The next poll confirms them."""
+    results = {}
+    for position in positions:
+        known = watermarks.known(position.partition)
+        if known is None or known[1] != position.offset:
+            return {}
+        results[position] = LookupResult(ErrorCode.none, *known)
+    watermarks.claim(watch)
+    return results
+
+
+def _served(position: Position, result: LookupResult, serves: Serves, cache: BlockCache) -> LookupResult:
+    """Return the result, without ranges if another broker serves this position."""
+    if result.error or serves is Serves.ALL or position.insists:
+        return result
+    first = next(iter(result.ranges), None)
+    is_old = first is not None and (isinstance(first.place, TableRange) or wal.is_copy(first.place.key))
+    cached = first is not None and cache.get(first) is not None
+    here = is_old if serves is Serves.HISTORY else cached or not is_old
+    return result if here else result._replace(ranges=())
 
 
 def _slices(

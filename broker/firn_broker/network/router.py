@@ -16,7 +16,7 @@ from firn_broker.access.changes import Changes
 from firn_broker.access.quotas import Quota, Quotas
 from firn_broker.access.session import OPEN, Session
 from firn_broker.access_types import Caller
-from firn_broker.log_types import MAIN
+from firn_broker.log_types import MAIN, Partition
 from firn_broker.network.budget import Budget, Counted
 from firn_broker.network.throttling import Meter
 from firn_broker.wire import headers
@@ -64,6 +64,8 @@ class Client:
     awaited: dict[tuple[str, int, int], tuple[int, int, int]] = field(default_factory=dict)
     """(topic, partition, producer id) -> (epoch, sequence) of a rejected batch that this client has to send again, and
     the number of later batches that were rejected since."""
+    redirected: dict[Partition, int] = field(default_factory=dict)
+    """The offsets of old records for which the broker last named a history broker. A client that asks again does not follow."""
 
     def close(self) -> None:
         """Release the resources of the connection."""

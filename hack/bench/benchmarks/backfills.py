@@ -41,7 +41,7 @@ from hack.bench.measuring.figures import Better, Figure
 from hack.bench.options import Options
 from hack.support.progress import say
 from tests.log_records import read_log
-from tests.servers.firn_broker import FirnBroker
+from tests.servers.firn_broker import FirnBroker, of_fleet
 from tests.servers.kafka import tool
 from tests.servers.process import await_true, free_port
 
@@ -58,6 +58,7 @@ UNITS: dict[str, tuple[str, Better]] = {
     "publish_p99": (f"ms of publish, {SLOW_MB} MB/s, beside {BACKFILLS} backfills (99 %)", "lower"),
 }
 COPY, KAFKA, ALONE = "copy in the log", "Apache Kafka 4.2.1", "the same publisher alone"
+APART = "the same publisher alone, before a history broker served the backfills"
 
 
 def measure(options: Options) -> Iterator[Figure]:
@@ -70,7 +71,11 @@ def measure(options: Options) -> Iterator[Figure]:
                 _produce(fleet.brokers, topic, values)
             fleet.land("single", options.megabytes)
             for topic in ("single", "copy"):
-                runs[topic].append(_contest(topic, options.megabytes, fleet.restarted))
+                measured = _contest(topic, options.megabytes, fleet.restarted)
+                with fleet.history_broker(), _backfilled(fleet.brokers, topic):
+                    say(f"{topic}: publishing while a history broker serves the backfills")
+                    measured["apart_p99"] = publish(fleet.brokers, "published", SLOW_MB).p99
+                runs[topic].append(measured)
         with _directory(options.directory / f"backfills-kafka-{turn}") as directory, on_kafka(directory) as brokers:
             _produce(brokers, "kafka", values)
             runs["kafka"].append(_contest("kafka", options.megabytes, partial(_evicted, brokers)))
@@ -79,6 +84,8 @@ def measure(options: Options) -> Iterator[Figure]:
         ours = seen["single"][name]
         yield Figure(f"backfills_{name}", ours, unit, better, COPY, seen["copy"][name])
         yield Figure(f"backfills_{name}_kafka", ours, unit, better, KAFKA, seen["kafka"][name])
+    apart = seen["single"]["apart_p99"]
+    yield Figure("backfills_publish_apart", apart, UNITS["publish_p99"][0], "lower", APART, seen["single"]["alone_p99"])
     yield Figure(
         "backfills_publish_alone", seen["single"]["publish_p99"], UNITS["publish_p99"][0], "lower", ALONE, seen["single"]["alone_p99"]
     )  # fmt: skip
@@ -96,8 +103,11 @@ def _directory(path: Path) -> Iterator[Path]:
 class _Fleet:
     """A broker over S3, and the requests of an ingestion driver."""
 
-    def __init__(self, broker: FirnBroker, directory: Path, lake: BucketSettings, internal: str) -> None:
+    def __init__(
+        self, broker: FirnBroker, directory: Path, lake: BucketSettings, internal: str, settings: Mapping[str, Any]
+    ) -> None:
         self.broker = broker
+        self._settings = settings
         self.directory = directory
         self.lake = lake
         self.internal = internal
@@ -115,6 +125,19 @@ class _Fleet:
         evict(self.directory)
         self.broker.start()
         return self.brokers
+
+    @contextmanager
+    def history_broker(self) -> Iterator[None]:
+        """Run a history broker beside the other one inside the with block."""
+        settings = {**self._settings, "nodeId": 0, "metricsListen": ""}
+        history = of_fleet(self.directory, "history", {key: settings[key] for key in settings if key != "internal"})
+        history.start()
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        await_true("both brokers are alive", lambda: len(admin.list_topics(timeout=10).brokers) == 2)
+        try:
+            yield
+        finally:
+            history.stop()
 
     def land(self, topic: str, megabytes: int) -> None:
         """Write the records of a topic to a data file for each partition, and wait until the broker has compared all."""
@@ -159,20 +182,24 @@ class _Fleet:
 @contextmanager
 def _fleet(directory: Path) -> Iterator[_Fleet]:
     """Run a broker and its stores."""
-    lake, internal = dict[str, Any](), f"127.0.0.1:{free_port()}"
+    lake, internal, whole = dict[str, Any](), f"127.0.0.1:{free_port()}", dict[str, Any]()
     token = directory / "token"
     token.write_text("token\n")
 
     def settings(given: Mapping[str, Any]) -> Mapping[str, Any]:
         lake.update({**given["objects"], "url": given["objects"]["url"].rpartition("/")[0] + "/lake"})
-        return {
+        ours = {
+            "nodeId": 1,
+            "historyBrokers": 1,
             "history": {"stores": [lake]},
             "internal": {"bind": internal, "tokenFile": str(token)},
             "upkeep": {"intervalSeconds": 5, "graceSeconds": 5, "mergeSeconds": 20},
         }
+        whole.update({**given, **ours})
+        return ours
 
     with over_bucket(directory, settings) as (broker, _):
-        yield _Fleet(broker, directory, BucketSettings.model_validate(lake), internal)
+        yield _Fleet(broker, directory, BucketSettings.model_validate(lake), internal, whole)
 
 
 def _produce(brokers: Brokers, topic: str, values: list[bytes]) -> None:

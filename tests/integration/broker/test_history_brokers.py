@@ -1,11 +1,16 @@
 """Real clients follow a broker to a history broker for old records, and come back for new ones."""
 
+import asyncio
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, TopicPartition
+from kafka import KafkaConsumer
 
 from tests.integration.broker.test_fleet import all_of
 from tests.integration.broker.test_franz_go import franz as franz
@@ -70,6 +75,21 @@ def test_clients_read_old_records_from_the_history_broker_and_new_ones_from_the_
         seen = redirected(main, "history")
         assert client(brokers[1].bootstrap, name) == expected
         assert redirected(main, "history") >= seen + PARTITIONS
+
+
+async def test_python_clients_read_old_records(fleet: tuple[list[FirnBroker], Ports], name: str) -> None:
+    brokers, (history, main) = fleet
+    everybody = all_of(brokers)
+    create(everybody, name, PARTITIONS)
+    expected = sorted(fill(everybody, name))
+    await_true("objects are merged", lambda: sum(counted(port, "merged objects") for port in (history, main)) >= ROUNDS)
+    place = {"bootstrap_servers": brokers[1].bootstrap, "auto_offset_reset": "earliest"}
+    async with AIOKafkaConsumer(name, **place) as consumer:
+        found = [(await asyncio.wait_for(anext(consumer), 20)).value for _ in expected]
+    assert sorted(found) == expected
+    assert redirected(main, "history") >= PARTITIONS
+    with closing(KafkaConsumer(name, **place, consumer_timeout_ms=20_000)) as waiting:
+        assert sorted(message.value for message in islice(waiting, len(expected))) == expected
 
 
 def test_a_consumer_that_has_read_old_records_gets_new_ones_at_once(

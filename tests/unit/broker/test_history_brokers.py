@@ -85,6 +85,21 @@ def test_clients_that_know_no_preferred_replica_stay() -> None:
     run(story())
 
 
+def test_a_client_that_does_not_follow_gets_the_records() -> None:
+    async def story() -> None:
+        async with fleet(Shared()) as (_, main, id):
+            reader = consumer(main, id, "")
+            assert (await reader.changes({0: 0}))[0].preferred_read_replica == 0
+            read = (await reader.changes({0: 0}))[0]
+            assert (read.preferred_read_replica, bases(read.records)) == (
+                NONE,
+                [3 * number for number in range(BATCHES)],
+            )
+            assert (await consumer(main, id, "").changes({1: 0}))[1].preferred_read_replica == 0
+
+    run(story())
+
+
 def test_records_in_the_table_are_read_from_a_history_broker(tmp_path: Any) -> None:
     async def story() -> None:
         world = World(tmp_path)
