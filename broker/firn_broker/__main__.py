@@ -33,7 +33,7 @@ from firn_broker.internal.gates import AccountTokens, Gate, SharedToken
 from firn_broker.internal.listener import InternalListener
 from firn_broker.log_types import EXTERNAL, MAIN, Endpoint, NodeAddress, Partition
 from firn_broker.maintenance import fsck, placeholders, recovery
-from firn_broker.maintenance.placeholders import KnownTopic
+from firn_broker.maintenance.known_topics import KnownTopic, read_topics
 from firn_broker.metadata_store.downgrade import RELEASES, downgrade, downgrade_postgres
 from firn_broker.metadata_store.opened import open_store
 from firn_broker.network.server import Server
@@ -272,7 +272,7 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
     """Check the bucket, repair the coordinator if the options say so, and return the exit code. Raises InvalidSpecError."""
     if options.topics is not None and not options.recover:
         raise InvalidSpecError("--topics needs fsck --recover; add --recover, or leave --topics out")
-    topics = None if options.topics is None else placeholders.read_topics(options.topics)
+    topics = None if options.topics is None else read_topics(options.topics)
     ports = make_ports(settings, SystemClock(), random.Random(), migrates=topics is not None)
     store = ports.metadata_store
     await store.start()
@@ -321,8 +321,11 @@ async def _recovered(
     keys = [*findings.uncommitted, *findings.newer]
     restored = await _restored(settings, keys)
     keys += restored["keys"]
-    waiting = await placeholders.without_log(store, objects, topics or (), keys)
-    keys = list(dict.fromkeys([*keys, *[key for topic in waiting for key in await _from_table(settings, topic)]]))
+    made = await placeholders.begin(store, objects, topics or (), keys)
+    if made.stale:
+        await recovery.accept(store, [], made.stale, int(settings.upkeep.uncommitted_seconds * 1000))
+    new = [key for topic in made.waiting for key in await _from_table(settings, topic)]
+    keys = [key for key in dict.fromkeys([*keys, *new]) if key not in made.stale]
     created = await placeholders.prepare(store, objects, topics or (), keys)
     recovered = await recovery.recover(
         store,
@@ -343,8 +346,8 @@ async def _recovered(
         "gaps": gaps,
     }
     if topics is not None:
-        report["topics"] = created
-    return report, not findings.lost and recovered.complete and not gaps
+        report |= {"topics": [*made.created, *created], "unchanged": made.unchanged}
+    return report, not (findings.lost or gaps or made.unchanged) and recovered.complete
 
 
 async def _restored(settings: BrokerSettings, keys: Sequence[str]) -> Mapping[str, Any]:
@@ -363,9 +366,10 @@ async def _restored(settings: BrokerSettings, keys: Sequence[str]) -> Mapping[st
 
 async def _from_table(settings: BrokerSettings, topic: KnownTopic) -> Sequence[str]:
     """Upload the records of a topic from its table, and return the keys. Raises UnavailableError."""
-    asked = {"settings": settings.model_dump(by_alias=True, mode="json"), "topic": topic.rows()}
+    asked = {"settings": settings.model_dump(by_alias=True, mode="json"), "topic": topic.question()}
     work = f"makes the log of topic {topic.name} from its table"
-    found = await run_job(RESTORING, asked, work=work, advice="give the command more memory", bounded=False)
+    advice = "give the command more memory, or leave table of this topic out of the file"
+    found = await run_job(RESTORING, asked, work=work, advice=advice, bounded=False)
     return cast(Sequence[str], found["keys"])
 
 

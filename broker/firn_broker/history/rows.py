@@ -52,6 +52,11 @@ class Group:
         )
 
 
+def has_fields(opened: pq.ParquetFile, fields: RecordFields) -> bool:
+    """Return whether a data file has the columns of partitions and offsets. Files of other writers may lack them."""
+    return {fields.partition, fields.offset} <= dict(_ids(opened.schema_arrow, "")).keys()
+
+
 def groups(file: DataFile, opened: pq.ParquetFile, fields: RecordFields) -> list[Group]:
     """Return the row groups of a file. Raises CorruptDataError if it has no bounds of partitions and offsets, or large row groups."""
     metadata, paths = opened.metadata, _paths(opened, file)
@@ -72,13 +77,17 @@ def groups(file: DataFile, opened: pq.ParquetFile, fields: RecordFields) -> list
         for field in (fields.partition, fields.offset):
             place = places.get(_path(paths, field, file))
             statistics = None if place is None else row_group.column(place).statistics
+            if statistics is not None and statistics.null_count == row_group.num_rows:
+                # All rows are of another writer.
+                break
             if statistics is None or not statistics.has_min_max:
                 raise CorruptDataError(f"{file.path}: row group {number} has no bounds of the column with id {field}")
             try:
                 bounds.append((int(statistics.min), int(statistics.max)))
             except (TypeError, ValueError) as error:
                 raise CorruptDataError(f"{file.path}: the column with id {field} has no numbers") from error
-        found.append(Group(file, number, size, bounds[0], bounds[1]))
+        else:
+            found.append(Group(file, number, size, bounds[0], bounds[1]))
     return found
 
 
@@ -96,18 +105,6 @@ class RowReader:
         slots = _slots(entry, (piece for piece in entry.pieces if piece.first <= last and piece.last >= first))
         found = [_between(self._rows(slot), first, last) for slot in slots]
         self._forget(set(slots))
-        return ordered(found)
-
-    def gather(self, groups: Iterable[Group], fields: RecordFields, partition: int, first: int, last: int) -> Records:
-        """Return the records of a partition with these offsets. They need no memory but their own.
-
-        Raises CorruptDataError and UnavailableError."""
-        found = []
-        for group in groups:
-            if group.has(partition, first, last):
-                some = _between(self._rows(_Slot(group.file, group.number, partition, fields)), first, last)
-                found.append(some.select(np.arange(len(some))))
-                self._forget(frozenset())
         return ordered(found)
 
     def _rows(self, slot: "_Slot") -> Records:
@@ -142,12 +139,25 @@ def _slots(entry: Entry, pieces: Iterable[Piece]) -> list[_Slot]:
 
 def _read(opened: pq.ParquetFile, slot: _Slot) -> Records:
     """Read the rows of a partition in a row group, in the order of their offsets. Raises CorruptDataError."""
-    found = _paths(opened, slot.file)
-    paths = [_path(found, field, slot.file) for field in slot.fields]
+    of_rows, records = read_group(opened, slot.file, slot.row_group, slot.fields)
+    wanted = of_rows == slot.partition
+    if not wanted.all():
+        records = records.select(np.flatnonzero(wanted))
+    return records if _ascending(records.offsets) else records.select(np.argsort(records.offsets, kind="stable"))
+
+
+def read_group(opened: pq.ParquetFile, file: DataFile, number: int, fields: RecordFields) -> tuple[Numbers, Records]:
+    """Return the partition of each row of a row group, and the records. Rows without an offset are left out. Raises CorruptDataError."""
+    found = _paths(opened, file)
+    paths = [_path(found, field, file) for field in fields]
     try:
-        table = opened.read_row_group(slot.row_group, columns=paths, use_threads=False)
-        partitions, offsets, times, keys, values, headers = (_column(table, path) for path in paths)
-        of_rows = partitions.to_numpy(zero_copy_only=False)
+        table = opened.read_row_group(number, columns=paths, use_threads=False)
+        columns = [_column(table, path) for path in paths]
+        if columns[0].null_count or columns[1].null_count:
+            # Rows of another writer.
+            ours = pc.call_function("and", [columns[0].is_valid(), columns[1].is_valid()])
+            columns = [column.filter(ours) for column in columns]
+        partitions, offsets, times, keys, values, headers = columns
         records = Records(
             offsets.to_numpy(zero_copy_only=False),
             times.to_numpy(zero_copy_only=False),
@@ -155,12 +165,9 @@ def _read(opened: pq.ParquetFile, slot: _Slot) -> Records:
             values.cast(pa.binary()),
             headers.cast(HEADERS),
         )
+        return partitions.to_numpy(zero_copy_only=False), records
     except (pa.ArrowException, OSError, IndexError, ValueError) as error:
-        raise CorruptDataError(f"{slot.file.path}: row group {slot.row_group} cannot be read: {error}") from error
-    wanted = of_rows == slot.partition
-    if not wanted.all():
-        records = records.select(np.flatnonzero(wanted))
-    return records if _ascending(records.offsets) else records.select(np.argsort(records.offsets, kind="stable"))
+        raise CorruptDataError(f"{file.path}: row group {number} cannot be read: {error}") from error
 
 
 def _between(records: Records, first: int, last: int) -> Records:

@@ -6,23 +6,19 @@ placeholders: empty batches with the offsets that merged, compacted and restored
 placeholders. Those that stay are offsets whose records no object gives back. Clients pass over them.
 """
 
-import base64
-import binascii
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
-
-from firn.driver_requests.landed_offsets import DataFile, RecordFields
 from firn.model.errors import CorruptDataError, InvalidSpecError
 from firn.records import record_batch
 from firn_broker.log_types import BatchEntry, Commit, LogState, Lookup, NodeAddress, NodeLease, Partition, Topic
 from firn_broker.maintenance.compaction import batch_ranges
+from firn_broker.maintenance.known_topics import MADE, KnownTopic
 from firn_broker.maintenance.merged_objects import MOST_PRODUCERS, MergedObject, read_merged
 from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.storage import wal
@@ -32,86 +28,6 @@ MOST_OFFSETS = 1 << 28
 """Offsets of a placeholder."""
 MOST_PLACEHOLDERS = 10_000
 """Placeholders of an object."""
-UUID_LENGTH = 36
-"""Characters of a UUID in hexadecimal, with hyphens."""
-
-
-def _uuid(value: object) -> object:
-    """Return the id that Kafka writes in URL-safe base64. Raises ValueError."""
-    if not isinstance(value, str) or len(value) == UUID_LENGTH:
-        # `fsck` prints ids as UUIDs.
-        return value
-    try:
-        return UUID(bytes=base64.urlsafe_b64decode(value + "=="))
-    except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{value!r} is not the id of a Kafka topic") from error
-
-
-class KnownTable(BaseModel):
-    """A table whose rows are the records of a topic."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    fields: RecordFields
-    files: Sequence[DataFile]
-
-
-class KnownTopic(BaseModel):
-    """A topic that the new coordinator gets."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str = Field(min_length=1)
-    id: Annotated[UUID, BeforeValidator(_uuid)]
-    """Kafka's id, in URL-safe base64 or as a UUID."""
-    partitions: PositiveInt
-    configs: Mapping[str, str] = Field(default_factory=dict)
-    next: Mapping[NonNegativeInt, NonNegativeInt] = Field(default_factory=dict)
-    """Partition -> the offset after the last one that landed in the table. New records get no offset before it."""
-    table: KnownTable | None = None
-    """The table from which the log is made, because the bucket has no records of the topic."""
-
-    def rows(self) -> dict[str, object]:
-        """Return the question to the process that makes the log from the table."""
-        assert self.table is not None
-        return {
-            "topic": str(self.id),
-            **self.table.model_dump(),
-            "partitions": self.partitions,
-            "landed": self.next,
-            "seed": self.seed,
-        }
-
-    @property
-    def seed(self) -> str:
-        """Return the first digits of the ids of objects that are made from these rows: those of the time are 0."""
-        return f"{0:012x}{blake2b(self.model_dump_json(include={'id', 'table', 'next'}).encode(), digest_size=5).hexdigest()}"
-
-
-class KnownTopics(BaseModel):
-    """The content of FILE."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    topics: Sequence[KnownTopic]
-
-
-def read_topics(file: Path) -> Sequence[KnownTopic]:
-    """Read FILE. Raises InvalidSpecError."""
-    try:
-        known = KnownTopics.model_validate_json(file.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise InvalidSpecError(f"{file}: {error}; write the file with `firn recovery-topics`") from error
-    for key, values in (
-        ("name", [topic.name for topic in known.topics]),
-        ("id", [str(topic.id) for topic in known.topics]),
-    ):
-        for value, count in Counter(values).items():
-            if count > 1:
-                raise InvalidSpecError(
-                    f"{file}: {count} topics have the {key} {value}; leave only one of them in the file"
-                )
-    return known.topics
 
 
 class Span(NamedTuple):
@@ -121,29 +37,72 @@ class Span(NamedTuple):
     last: int
 
 
-async def without_log(
-    store: MetadataStore, objects: ObjectStore, topics: Sequence[KnownTopic], keys: Sequence[str]
-) -> Sequence[KnownTopic]:
-    """Return the topics whose logs have to be made from their tables, and have no record yet.
+@dataclass(slots=True)
+class FromTables:
+    """The topics whose logs have to be made from their tables."""
 
-    ``keys`` are all objects without a commit. Raises InvalidSpecError if some of them have records of such a topic, and UnavailableError.
-    """
-    waiting: dict[UUID, KnownTopic] = {}
-    for topic in topics:
+    waiting: list[KnownTopic]
+    """Topics without records."""
+    unchanged: list[str] = field(default_factory=list)
+    """Names of topics that have records already, from elsewhere."""
+    created: list[str] = field(default_factory=list)
+    """Names of topics that did not exist."""
+    stale: list[str] = field(default_factory=list)
+    """Objects of a command that did not end. No record of them is in the log."""
+
+
+async def begin(
+    store: MetadataStore, objects: ObjectStore, topics: Sequence[KnownTopic], keys: Sequence[str]
+) -> FromTables:
+    """Create the topics whose logs have to be made from their tables. ``keys`` are all objects without a commit.
+
+    A topic that exists without records shows that objects from its table may be incomplete. Raises InvalidSpecError if a name belongs to
+    another topic, or if ``keys`` have other records of such a topic. Raises UnavailableError."""
+    await _check_ids(store, topics)
+    with_table = {topic.id: topic for topic in topics if topic.table is not None}
+    existing = await _existing(store)
+    waiting = {id: topic for id, topic in with_table.items() if not existing.get(id)}
+    found = FromTables(list(waiting.values()))
+    for key in keys:
+        is_made = wal.id_of(key).hex.startswith(MADE)
+        for id in await _topics_of(objects, key) if is_made or waiting else ():
+            if not is_made and id in waiting:
+                raise InvalidSpecError(
+                    f"topic {waiting[id].name}: the bucket has records of it, such as those in {key}, so its log cannot be made from"
+                    " the table; leave table out of the file"
+                )
+            complete = waiting[id].made(key) if id in waiting else existing.get(id, True)
+            if is_made and not complete:
+                found.stale.append(key)
+    for topic in found.waiting:
+        if await store.topics.create_topic(Topic(topic.id, topic.name, topic.partitions, topic.configs)):
+            found.created.append(topic.name)
+    others = [topic for id, topic in with_table.items() if id not in waiting]
+    if others:
+        committed = [key for part in wal.PARTS for key in await store.retention.list_objects(*part)]
+        found.unchanged = [topic.name for topic in others if not any(map(topic.made, committed))]
+    return found
+
+
+async def _topics_of(objects: ObjectStore, key: str) -> Set[UUID]:
+    """Return the topics with records in an object."""
+    if key.endswith(wal.PLACEHOLDERS):
+        return frozenset()
+    try:
+        return {batch.partition.topic for batch in await wal.read_batches(objects, key, await objects.size(key))}
+    except (CorruptDataError, KeyError):
+        # The recovery reports it.
+        return frozenset()
+
+
+async def _existing(store: MetadataStore) -> Mapping[UUID, bool]:
+    """Return for each topic whether it has records, or had some."""
+    loaded = await store.topics.load_topics()
+    found = {}
+    for topic in loaded.topics if loaded is not None else ():
         states = await store.log.states([Partition(topic.id, index) for index in range(topic.partitions)])
-        if topic.table is not None and not any(state is not None and state.high_watermark for state in states):
-            waiting[topic.id] = topic
-    for key in keys if waiting else ():
-        with suppress(CorruptDataError, KeyError):
-            for id in {
-                batch.partition.topic for batch in await wal.read_batches(objects, key, await objects.size(key))
-            }:
-                if id in waiting and not wal.id_of(key).hex.startswith(waiting[id].seed):
-                    raise InvalidSpecError(
-                        f"topic {waiting[id].name}: the bucket has records of it, such as those in {key}, so its log cannot be made from"
-                        " the table. Leave table out of the file. If an earlier command had another file, repeat it with that file"
-                    )
-    return list(waiting.values())
+        found[topic.id] = any(state is not None and state.high_watermark for state in states)
+    return found
 
 
 async def prepare(

@@ -4,9 +4,10 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 from kio.schema.errors import ErrorCode
@@ -14,9 +15,9 @@ from kio.schema.errors import ErrorCode
 from firn.driver_requests.landed_offsets import DataFile
 from firn.model.errors import CorruptDataError, InvalidSpecError
 from firn_broker.history.restoring import process, tables
-from firn_broker.history.rows import RowReader, groups
+from firn_broker.history.rows import Group, groups
 from firn_broker.maintenance import placeholders
-from firn_broker.maintenance.placeholders import KnownTable, KnownTopic
+from firn_broker.maintenance.known_topics import KnownTable, KnownTopic
 from tests.fakes.virtual_time import run
 from tests.unit.broker.test_history_entries import FIELDS, Local, write
 from tests.unit.broker.test_history_indexing import World
@@ -63,13 +64,7 @@ def known(files: Sequence[DataFile], landed: Mapping[int, int], partitions: int 
 
 
 async def made(shared: Shared, topic: KnownTopic) -> Outcome:
-    """Do what ``firn-broker fsck --recover --topics`` does."""
-    found = await shared.store.log.states([])
-    assert found == []
-    waiting = await placeholders.without_log(shared.store, shared.objects, [topic], list(shared.objects.objects))
-    for each in waiting:
-        await tables.rebuild(shared.objects, process.ROWS.validate_python(each.rows()), Local())
-    return await recovered(shared, [topic])
+    return await recovered(shared, [topic], files=Local())
 
 
 def records(batches: Sequence[bytes]) -> Iterator[tuple[int, Row]]:
@@ -108,7 +103,7 @@ def test_consumers_get_the_rows_as_records_with_their_offsets(
                 }
                 answer = await produce(asked, "t", partition, produced([Row(1, None, b"new")], idempotent=False))
                 assert (answer.error_code, answer.base_offset) == (ErrorCode.none, landed[partition])
-            assert len(shared.objects.objects) > (6 if size == 1_000 else 3)
+            assert max(map(len, shared.objects.objects.values())) < 3 * size + 2_000
 
     run(story())
 
@@ -120,7 +115,7 @@ def test_a_command_that_is_repeated_adds_nothing(tmp_path: Path) -> None:
     async def story() -> None:
         shared = Shared()
         await shared.store.start()
-        asked = process.ROWS.validate_python(topic.rows())
+        asked = process.TABLE_ROWS.validate_python(topic.question())
         # An earlier command ended here.
         first = await tables.rebuild(shared.objects, asked, Local())
         assert set(first) == set(shared.objects.objects)
@@ -128,7 +123,6 @@ def test_a_command_that_is_repeated_adds_nothing(tmp_path: Path) -> None:
         assert sorted(outcome.done.compacted) == sorted(first)
         again = await made(shared, topic)
         assert (again.topics, again.done.records, again.done.compacted, again.complete) == ([], 0, [], True)
-        assert await placeholders.without_log(shared.store, shared.objects, [topic], []) == []
 
     run(story())
 
@@ -152,6 +146,48 @@ def test_the_log_of_a_restored_table_can_be_lost_again(tmp_path: Path) -> None:
     run(story())
 
 
+@pytest.mark.parametrize("with_table", [True, False])
+def test_objects_of_a_command_that_did_not_end_are_given_up(tmp_path: Path, with_table: bool) -> None:
+    """The next command has another list of data files, or none."""
+    rows = some_rows(7)
+    files, landed = files_of(tmp_path, rows, 7), {0: 9_000, 1: 9_000, 2: 9_000}
+
+    async def story() -> None:
+        shared = Shared()
+        await shared.store.start()
+        first = known(files[:2], landed)
+        await placeholders.begin(shared.store, shared.objects, [first], [])
+        old = await tables.rebuild(shared.objects, process.TABLE_ROWS.validate_python(first.question()), Local())
+        topic = known(files, landed) if with_table else first.model_copy(update={"table": None})
+        outcome = await made(shared, topic)
+        assert outcome.begun.stale == old
+        async with broker(shared) as asked:
+            found = [
+                (partition, offset)
+                for partition in range(3)
+                for offset, _ in records((await read(asked, partition))[1])
+            ]
+        assert found == (sorted(rows) if with_table else [])
+
+    run(story())
+
+
+def test_a_topic_that_has_records_already_is_reported(tmp_path: Path) -> None:
+    rows = some_rows(10)
+    files = files_of(tmp_path, rows, 10)
+
+    async def story() -> None:
+        shared = Shared()
+        await shared.store.start()
+        async with broker(shared) as asked:
+            id = await create(asked, "t", partitions=3)
+            await produce(asked, "t", 0, produced([Row(1, None, b"own")], idempotent=False))
+        outcome = await made(shared, known(files, {}).model_copy(update={"id": id}))
+        assert (outcome.begun.unchanged, outcome.complete) == (["t"], False)
+
+    run(story())
+
+
 def test_a_topic_with_records_in_the_bucket_is_refused(tmp_path: Path) -> None:
     async def story() -> None:
         world = World(tmp_path)
@@ -162,22 +198,88 @@ def test_a_topic_with_records_in_the_bucket_is_refused(tmp_path: Path) -> None:
         topic = known([], {}, 2).model_copy(update={"id": id})
         (key, *_) = keys = list(world.shared.objects.objects)
         with pytest.raises(InvalidSpecError, match=rf"topic t: the bucket has records of it, such as those in {key}"):
-            await placeholders.without_log(world.shared.store, world.shared.objects, [topic], keys)
+            await placeholders.begin(world.shared.store, world.shared.objects, [topic], keys)
 
     run(story())
 
 
-def test_objects_of_another_file_are_refused(tmp_path: Path) -> None:
-    rows = some_rows(7)
-    files = files_of(tmp_path, rows, 7)
+def test_a_new_database_gets_the_same_log_from_the_same_file(tmp_path: Path) -> None:
+    rows = some_rows(11)
+    topic = known(files_of(tmp_path, rows, 11), {0: 9_000})
 
     async def story() -> None:
         shared = Shared()
         await shared.store.start()
-        await tables.rebuild(shared.objects, process.ROWS.validate_python(known(files[:2], {}).rows()), Local())
-        keys = list(shared.objects.objects)
-        with pytest.raises(InvalidSpecError, match="repeat it with that file"):
-            await placeholders.without_log(shared.store, shared.objects, [known(files, {})], keys)
+        await made(shared, topic)
+        async with broker(shared) as asked:
+            before = [await read(asked, partition) for partition in range(3)]
+        await lose(shared)
+        assert (await made(shared, topic)).complete
+        async with broker(shared, 2) as asked:
+            assert [await read(asked, partition) for partition in range(3)] == before
+
+    run(story())
+
+
+def test_a_name_of_another_topic_is_refused_before_the_upload(tmp_path: Path) -> None:
+    async def story() -> None:
+        shared = Shared()
+        await shared.store.start()
+        async with broker(shared) as asked:
+            await create(asked, "t", partitions=3)
+        with pytest.raises(InvalidSpecError, match="topic t: the coordinator has a topic of this name"):
+            await made(shared, known(files_of(tmp_path, some_rows(12), 12), {}))
+        assert not shared.objects.objects
+
+    run(story())
+
+
+def test_rows_of_other_writers_are_left_out(tmp_path: Path) -> None:
+    rows = some_rows(13, partitions=1)
+    ours = write(tmp_path / "ours", [(*place, row) for place, row in rows.items()], group=40)
+    mixed = pq.read_table(ours.path)
+    fields = mixed.schema
+    other = pa.table([pa.nulls(3, field.type) for field in fields], schema=fields)
+    pq.write_table(pa.concat_tables([other, mixed]), tmp_path / "mixed", row_group_size=50)
+    pq.write_table(other, tmp_path / "nulls")
+    pq.write_table(pa.table([pa.array([1])], schema=pa.schema([fields.field("other")])), tmp_path / "foreign")
+    files = [DataFile(str(tmp_path / name), (tmp_path / name).stat().st_size) for name in ("mixed", "nulls", "foreign")]
+
+    async def story() -> None:
+        shared = Shared()
+        await shared.store.start()
+        assert (await made(shared, known(files, {}, partitions=1))).complete
+        async with broker(shared) as asked:
+            found = [offset for offset, _ in records((await read(asked, 0))[1])]
+        assert found == [offset for _, offset in sorted(rows)]
+
+    run(story())
+
+
+def test_a_row_group_is_read_once_for_all_partitions(tmp_path: Path) -> None:
+    rows = {(partition, offset): Row(1, None, b"v") for offset in range(60) for partition in range(20)}
+    in_order = sorted(rows, key=lambda place: (place[1], place[0]))
+    file = write(tmp_path / "file", [(*place, rows[place]) for place in in_order], group=100)
+    files = Local()
+
+    async def story() -> None:
+        asked = process.TABLE_ROWS.validate_python(known([file], {}, partitions=20).question())
+        await tables.rebuild(Shared().objects, asked, files)
+
+    run(story())
+    assert files.opened == 1 + len(rows) // 100
+
+
+def test_batches_are_small_beside_large_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "BATCH_BYTES", 2_000)
+    rows = {(0, offset): Row(1, None, b"v", [("h", b"x" * 1_000)] if offset < 50 else []) for offset in range(500)}
+
+    async def story() -> None:
+        shared = Shared()
+        await shared.store.start()
+        await made(shared, known(files_of(tmp_path, rows, 1, 2), {}, partitions=1))
+        async with broker(shared) as asked:
+            assert max(map(len, (await read(asked, 0))[1])) < 5_000
 
     run(story())
 
@@ -187,7 +289,7 @@ def test_rows_of_partitions_that_the_topic_lacks_are_refused(tmp_path: Path) -> 
 
     async def story() -> None:
         with pytest.raises(CorruptDataError, match="rows of partition 2, and the topic has 2 partitions"):
-            await tables.rebuild(Shared().objects, process.ROWS.validate_python(topic.rows()), Local())
+            await tables.rebuild(Shared().objects, process.TABLE_ROWS.validate_python(topic.question()), Local())
 
     run(story())
 
@@ -214,11 +316,23 @@ def test_windows_cover_all_rows_and_bound_their_bytes(monkeypatch: pytest.Monkey
     files = files_of(tmp_path, rows, 9)
     monkeypatch.setattr(tables, "OBJECT_BYTES", 2_000)
     found = [group for file in files for group in groups(file, Local().open(file), FIELDS)]
-    windows = list(tables.windows(found))
-    assert len(windows) > 10
-    assert all(first <= last for first, last in windows)
-    assert all(one[1] < other[0] for one, other in pairwise(windows))
-    reader = RowReader(Local())
-    parts: Any = [reader.gather(found, FIELDS, 0, first, last).offsets.tolist() for first, last in windows]
-    assert sorted({offset for part in parts for offset in part}) == sorted(offset for _, offset in rows)
-    assert max(map(len, parts)) < 150
+    parts = list(tables.windows(found))
+    assert len(parts) > 10
+    assert all(first < end for first, end, _ in parts)
+    assert all(one[1] <= other[0] for one, other in pairwise(parts))
+    inside = [[offset for _, offset in rows if first <= offset < end] for first, end, _ in parts]
+    assert sorted(offset for part in inside for offset in part) == sorted(offset for _, offset in rows)
+    assert max(map(len, inside)) < 150
+    for first, end, touched in parts:
+        assert [group for group in found if group.has(0, first, end - 1)] == [
+            group for group in found if group in touched
+        ]
+
+
+def test_windows_of_dense_and_sparse_row_groups_lose_no_offset() -> None:
+    file = DataFile("f", 1)
+    dense = Group(file, 0, 65 << 20, (0, 0), (0, 0))
+    sparse = Group(file, 1, 1_000, (0, 0), (0, 1 << 40))
+    parts = [(first, end) for first, end, _ in tables.windows([dense, sparse])]
+    assert (parts[0], parts[-1][1]) == ((0, 1), (1 << 40) + 1)
+    assert all(one[1] == other[0] for one, other in pairwise(parts))

@@ -18,10 +18,13 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.errors import ExitCode, InvalidSpecError, UnavailableError
 from firn.records import record_batch
+from firn_broker.history.restoring import process, tables
 from firn_broker.history.restoring.restoring import restore
+from firn_broker.history.rows import Files
 from firn_broker.log_types import Partition
 from firn_broker.maintenance import compaction, fsck, placeholders, recovery
-from firn_broker.maintenance.placeholders import KnownTopic, Span, read_topics
+from firn_broker.maintenance.known_topics import KnownTopic, read_topics
+from firn_broker.maintenance.placeholders import FromTables, Span
 from firn_broker.maintenance.recovery import Recovered
 from firn_broker.metadata_store.sqlite.database import Inline
 from firn_broker.ports import History
@@ -79,14 +82,17 @@ class Outcome:
     topics: list[str]
     done: Recovered
     gaps: Mapping[str, Sequence[Span]]
+    begun: FromTables
 
     @property
     def complete(self) -> bool:
-        return self.done.complete and not self.gaps
+        return self.done.complete and not self.gaps and not self.begun.unchanged
 
 
-async def recovered(shared: Shared, topics: Sequence[KnownTopic], history: History | None = None) -> Outcome:
-    """Do what ``firn-broker fsck --recover --topics`` does."""
+async def recovered(
+    shared: Shared, topics: Sequence[KnownTopic], history: History | None = None, files: Files | None = None
+) -> Outcome:
+    """Do what ``firn-broker fsck --recover --topics`` does. ``files`` opens data files of tables."""
     store, objects = shared.store, shared.objects
     assert await store.nodes.stop_idle("a recovery runs")
     findings = await fsck.check(store.retention, objects, read=True)
@@ -96,6 +102,12 @@ async def recovered(shared: Shared, topics: Sequence[KnownTopic], history: Histo
         restored = await restore(objects, keys, history)
         assert not restored.unreadable
         keys, copies = [*keys, *restored.keys], restored.copies
+    begun = await placeholders.begin(store, objects, topics, keys)
+    await recovery.accept(store, [], begun.stale, 0)
+    for topic in begun.waiting:
+        assert files is not None
+        keys += await tables.rebuild(objects, process.TABLE_ROWS.validate_python(topic.question()), files)
+    keys = [key for key in dict.fromkeys(keys) if key not in begun.stale]
     created = await placeholders.prepare(store, objects, topics, keys)
     landed = {Partition(topic.id, index): end for topic in topics for index, end in topic.next.items()}
     done = await recovery.recover(store, objects, keys, TopicConfigs({}), findings.missing, (), copies, landed)
@@ -103,7 +115,7 @@ async def recovered(shared: Shared, topics: Sequence[KnownTopic], history: Histo
     assert await store.nodes.allow_serving()
     findings = await fsck.check(store.retention, objects, read=True)
     assert (findings.lost, findings.newer) == (False, [])
-    return Outcome(created, done, gaps)
+    return Outcome([*begun.created, *created], done, gaps, begun)
 
 
 async def read(asked: Asked, partition: int, topic: str = T) -> tuple[int, list[bytes]]:

@@ -7,7 +7,7 @@ import pytest
 from pyiceberg.table import Table
 
 from firn.model.errors import InvalidSpecError
-from firn_broker.maintenance.placeholders import KnownTopics
+from firn_broker.maintenance.known_topics import KnownTopics
 from firn_operator.cli.recovery_topics import known_topics
 from tests import gen
 from tests.unit.operator.test_audit import History

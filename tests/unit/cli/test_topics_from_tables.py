@@ -14,8 +14,7 @@ from firn.model.jobs import RecordSchema, SchemaFormat
 from firn.model.progress import AuditFrom
 from firn.tables.rows import table_columns
 from firn_broker.history.files import TableFiles
-from firn_broker.history.restoring import process, tables
-from firn_broker.maintenance.placeholders import KnownTopics, without_log
+from firn_broker.maintenance.known_topics import KnownTopics
 from firn_broker.settings import BucketSettings
 from firn_operator.adapters.iceberg.catalogs import LeanSqlCatalog
 from firn_operator.adapters.iceberg.evolution import new_schema
@@ -35,6 +34,7 @@ LANDED = {0: 5, 1: 13}
 
 def table_of(directory: Path, shape: str = "Struct", of: str = ID, audited: AuditFrom | None = None) -> Table:
     """Create a table of a raw topic, with a data file for each partition."""
+    directory.mkdir(exist_ok=True)
     catalog = LeanSqlCatalog("lake", uri=f"sqlite:///{directory}/catalog.db", warehouse=f"file://{directory}/lake")
     catalog.create_namespace("shop")
     audit = audited or AuditFrom(topic_id=of)
@@ -88,10 +88,8 @@ def test_the_log_of_a_topic_is_made_in_a_new_cluster(tmp_path: Path, shape: str)
     async def story() -> None:
         shared = Shared()
         await shared.store.start()
-        assert await without_log(shared.store, shared.objects, [known], []) == [known]
         files = TableFiles([BucketSettings(url=f"file://{tmp_path}")])
-        await tables.rebuild(shared.objects, process.ROWS.validate_python(known.rows()), files)
-        assert (await recovered(shared, [known])).complete
+        assert (await recovered(shared, [known], files=files)).complete
         async with broker(shared) as asked:
             for partition in range(3):
                 start, batches = await read(asked, partition, "orders")
@@ -110,12 +108,16 @@ def test_topics_whose_records_cannot_be_made_begin_behind_the_landed_ones(tmp_pa
     assert ("table" in found, found["next"]) == (False, {"0": 5, "1": 13})
     assert reported == [
         "IcebergTopic shop/orders: the log begins behind the landed records: table lake.shop.orders may have rows of an earlier Kafka"
-        " topic with the same offsets"
+        " topic with the same offsets; read its rows with an Iceberg engine"
     ]
     fields = [{"name": "id", "type": "long"}]
     (found,), (message,) = listed(mixed, manifest(schema={"format": "Json", "fields": fields}))
     assert "table" not in found
-    assert message.endswith("table lake.shop.orders has no raw values, and brokers can make records of raw values only")
+    assert "table lake.shop.orders does not have the values as they were produced" in message
+    columns = [{"name": "value", "from": "value", "with": "Mask"}]
+    (found,), (message,) = listed(table_of(tmp_path / "other"), manifest(schema={"raw": "String", "columns": columns}))
+    assert "table" not in found
+    assert "does not have the values as they were produced" in message
 
 
 def test_columns_and_audits_of_another_topic_are_reported(tmp_path: Path) -> None:
@@ -127,7 +129,9 @@ def test_columns_and_audits_of_another_topic_are_reported(tmp_path: Path) -> Non
     with table.update_schema() as schema:
         schema.rename_column("value", "content")
     _, (message,) = listed(table, manifest())
-    assert message.endswith("table lake.shop.orders has no column value; add it to the schema")
+    assert message.endswith(
+        "table lake.shop.orders has no column value; if it was renamed, rename it back, and repeat the command"
+    )
 
 
 def test_rows_with_delete_files_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +141,36 @@ def test_rows_with_delete_files_are_reported(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(DataScan, "plan_files", lambda _: [whole, deleted])
     (found,), (message,) = listed(table, manifest())
     assert "table" not in found
-    assert message.endswith(
-        "1 data files of table lake.shop.orders have delete files; compact the table, and repeat the command"
-    )
+    assert message.endswith("has delete files; compact it, and repeat the command before firn-broker fsck")
+
+    def unsupported(_: DataScan) -> list[FileScanTask]:
+        raise ValueError("PyIceberg does not yet support equality deletes")
+
+    monkeypatch.setattr(DataScan, "plan_files", unsupported)
+    (found,), (message,) = listed(table, manifest())
+    assert message.endswith("has delete files; compact it, and repeat the command before firn-broker fsck")
+
+
+def test_without_the_landed_offsets_no_log_is_made(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    with table.transaction() as change:
+        change.set_properties({"firn.offsets": "{}"})
+    for snapshot in table.metadata.snapshots:
+        assert snapshot.summary is not None
+        snapshot.summary.additional_properties["firn.offsets"] = "{}"
+    (found,), _ = listed(table, manifest())
+    assert ("table" in found, found["next"]) == (False, {})
+
+
+def test_rows_on_a_branch_are_listed(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    table.manage_snapshots().create_branch(snapshot.snapshot_id, "staged").commit()
+    with table.transaction() as change:
+        change.set_properties({"firn.branch": "staged"})
+    (found,), reported = listed(table, manifest())
+    assert (len(found["table"]["files"]), reported) == (2, [])
 
 
 def test_topics_without_a_table_of_their_own_are_left_out(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from firn_broker.history.restoring.restoring import restore
 from firn_broker.settings import BrokerSettings
 from firn_broker.storage.objects import open_objects
 
-ROWS = TypeAdapter(tables.Rows)
+TABLE_ROWS = TypeAdapter(tables.TableRows)
 
 
 async def restored(asked: Mapping[str, Any]) -> Mapping[str, object]:
@@ -23,7 +23,7 @@ async def restored(asked: Mapping[str, Any]) -> Mapping[str, object]:
     objects, files = open_objects(settings.objects), TableFiles(settings.history.stores)
     try:
         if "topic" in asked:
-            return {"keys": await tables.rebuild(objects, ROWS.validate_python(asked["topic"]), files)}
+            return {"keys": await tables.rebuild(objects, TABLE_ROWS.validate_python(asked["topic"]), files)}
         found = await restore(objects, asked["keys"], Rebuilder(objects, files))
         return found.report()
     finally:
