@@ -136,3 +136,8 @@ def test_brokers_get_the_stores_of_the_tables() -> None:
 def test_history_without_direct_reads_is_refused() -> None:
     with pytest.raises(ValueError, match="history needs directReads"):
         gen.config(profiles={"classic": {}, "waves": gen.diskless(history={"stores": [STORE]})})
+
+
+def test_the_first_replicas_are_history_brokers() -> None:
+    assert config_map.settings(fleet(replicas=3, historyBrokers=1))["historyBrokers"] == 1
+    assert "historyBrokers" not in config_map.settings(fleet())

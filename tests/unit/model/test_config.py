@@ -362,6 +362,10 @@ def test_only_diskless_brokers_get_their_secrets(tmp_path: Path) -> None:
         ),
         (_diskless(objectStore={"url": "/data"}), "profiles.waves.objectStore.url: String should match pattern"),
         (_diskless(flushInterval="2m"), "profiles.waves: flushInterval must be at most 60s"),
+        (
+            _diskless(replicas=2, historyBrokers=2),
+            "profiles.waves: historyBrokers must be lower than replicas (2), because producers need other brokers; raise replicas",
+        ),
         (_diskless(flushBytes="1Gi"), "profiles.waves: flushBytes must be from 1Ki to 256Mi"),
         (
             _diskless(config={"nodeId": 7, "listener": {}, "leaseSeconds": 3}),
