@@ -42,8 +42,8 @@ VERSIONS = (4, 16)
 MAX_WAIT_MS = 300_000
 WITH_PREFERRED = 11
 """The first version whose answers can name another broker."""
-REMEMBERED = 1_000
-"""Partitions for which a connection remembers that it was sent to a history broker."""
+REMEMBERED = 100_000
+"""Partitions for which a connection remembers that it was sent to another broker."""
 
 AT_ONCE = 2_000
 """Partitions of one request that are handled before other requests may run."""
@@ -170,7 +170,8 @@ async def _results(
         else:
             if nearer:
                 result.preferred = leaders(nearer, topic.id, topic.partitions)[index]
-            insists = call.client.redirected.get(place) == requested.offset
+            # The entry counts once: later, the client may have followed, and come back.
+            insists = call.client.redirected.pop(place, None) == requested.offset
             positions.append(Position(place, requested.offset, requested.max_bytes, insists))
             answers.append(result)
     if nearer:
@@ -236,9 +237,7 @@ def _fill(
         if records.elsewhere:
             result.preferred = choose(others, position.partition)
             metrics.REDIRECTED_PARTITIONS.labels("newest" if serves is Serves.HISTORY else "history").inc()
-            if serves is Serves.NEWEST:
-                if len(redirected) >= REMEMBERED:
-                    redirected.clear()
+            if len(redirected) < REMEMBERED:
                 redirected[position.partition] = position.offset
 
 
@@ -260,8 +259,10 @@ async def _read(
     longest = LARGE_WAIT_MS if partitions > LARGE else MAX_WAIT_MS
     return await broker.reader.fetch(
         positions,
-        # A history broker waits for no records: it sends the consumer back.
-        min_bytes=0 if settled or serves is Serves.HISTORY else request.min_bytes,
+        # A history broker waits for no records, unless the consumer insists: it sends the consumer back.
+        min_bytes=0
+        if settled or (serves is Serves.HISTORY and not all(position.insists for position in positions))
+        else request.min_bytes,
         max_bytes=request.max_bytes,
         max_wait_seconds=min(max(request.max_wait_ms, 0), longest) / 1000,
         share=share,

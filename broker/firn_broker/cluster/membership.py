@@ -5,7 +5,8 @@ clients of one zone to one broker. So commits to a partition do not wait for one
 clients. Rendezvous hashing over the live nodes chooses the leader, so a broker that joins or leaves moves only its own
 share of the partitions.
 
-*History brokers* lead no partition and coordinate no group, unless only they are alive. The other brokers send consumers of old records
+*History brokers* lead no partition, unless only they are alive. They coordinate groups as all brokers do: the choice must not depend on
+settings, which differ while a fleet is updated. The other brokers send consumers of old records
 to them, and they send the consumers back. So backfills take no CPU time from producers."""
 
 import asyncio
@@ -231,4 +232,4 @@ class Membership:
 
     def shard_coordinator(self, shard: int) -> Node:
         """Choose the node that coordinates the groups of ``shard``: the same one for all zones."""
-        return preferred_node(self._first(self.serving), b"shard" + shard.to_bytes(4, "big"))
+        return preferred_node(self.serving, b"shard" + shard.to_bytes(4, "big"))

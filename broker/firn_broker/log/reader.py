@@ -66,7 +66,7 @@ class Serves(Enum):
 
     ALL = "all"
     NEWEST = "newest"
-    """All but old records that are not in memory."""
+    """All but old records."""
     HISTORY = "history"
     """Old records: those that a merge, a compaction or a table has."""
 
@@ -180,7 +180,7 @@ class Reader:
             if claimed:
                 await self._confirm(claimed, max_bytes, ahead, results, watch)
         located = [results[position] for position in positions]
-        served = [_served(*each, serves, self._cache) for each in zip(positions, located, strict=True)]
+        served = [_served(*each, serves) for each in zip(positions, located, strict=True)]
         found = await self._load(positions, served, max_bytes, share)
         for records, before, after in zip(found, located, served, strict=True):
             records.elsewhere = after is not before
@@ -196,7 +196,7 @@ class Reader:
         with self._watermarks.watch(position.partition for position in positions) as watch:
             await self._find(positions, max_bytes, 0, results, watch)
         located = [results[position] for position in positions]
-        served = [_served(*each, serves, self._cache) for each in zip(positions, located, strict=True)]
+        served = [_served(*each, serves) for each in zip(positions, located, strict=True)]
         if served != located or any(result.error for result in located) or _bytes(located) < max(max_bytes, 1):
             return None
         return await self._load(positions, located, max_bytes, share)
@@ -506,14 +506,13 @@ def _at_known_end(watermarks: Watermarks, positions: Sequence[Position], watch: 
     return results
 
 
-def _served(position: Position, result: LookupResult, serves: Serves, cache: BlockCache) -> LookupResult:
+def _served(position: Position, result: LookupResult, serves: Serves) -> LookupResult:
     """Return the result, without ranges if another broker serves this position."""
     if result.error or serves is Serves.ALL or position.insists:
         return result
     first = next(iter(result.ranges), None)
     is_old = first is not None and (isinstance(first.place, TableRange) or wal.is_copy(first.place.key))
-    cached = first is not None and cache.get(first) is not None
-    here = is_old if serves is Serves.HISTORY else cached or not is_old
+    here = is_old if serves is Serves.HISTORY else not is_old
     return result if here else result._replace(ranges=())
 
 

@@ -80,7 +80,7 @@ async def begin(
     others = [topic for id, topic in with_table.items() if id not in waiting]
     if others:
         committed = [key for part in wal.PARTS for key in await store.retention.list_objects(*part)]
-        found.unchanged = [topic.name for topic in others if not any(map(topic.made, committed))]
+        found.unchanged = [topic.name for topic in others if not any(map(topic.made, [*committed, *keys]))]
     return found
 
 

@@ -65,7 +65,7 @@ class Client:
     """(topic, partition, producer id) -> (epoch, sequence) of a rejected batch that this client has to send again, and
     the number of later batches that were rejected since."""
     redirected: dict[Partition, int] = field(default_factory=dict)
-    """The offsets of old records for which the broker last named a history broker. A client that asks again does not follow."""
+    """The offsets for which the broker last named another one. A client that asks again does not follow."""
 
     def close(self) -> None:
         """Release the resources of the connection."""

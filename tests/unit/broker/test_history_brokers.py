@@ -117,17 +117,31 @@ def test_records_in_the_table_are_read_from_a_history_broker(tmp_path: Any) -> N
     run(story())
 
 
-def test_records_in_memory_need_no_history_broker() -> None:
+def test_a_consumer_that_seeks_back_follows_again() -> None:
     async def story() -> None:
         async with fleet(Shared()) as (_, main, id):
-            cached = (await consumer(main, id, "", 10).changes({2: 0}))[2]
-            read = (await consumer(main, id, "").changes({2: 0}))[2]
-            assert (read.preferred_read_replica, bases(read.records)) == (NONE, bases(cached.records))
+            reader = consumer(main, id, "")
+            assert (await reader.changes({0: 0}))[0].preferred_read_replica == 0
+            await produce(main, "t", 0, raw(3))
+            assert bases((await reader.changes({0: 3 * BATCHES}))[0].records) == [3 * BATCHES]
+            assert (await reader.changes({0: 0}))[0].preferred_read_replica == 0
 
     run(story())
 
 
-def test_history_brokers_lead_no_partition_and_coordinate_no_group() -> None:
+def test_a_client_that_stays_at_a_history_broker_gets_new_records() -> None:
+    async def story() -> None:
+        async with fleet(Shared()) as (history, main, id):
+            reader = consumer(history, id, "")
+            assert (await reader.changes({0: 3 * BATCHES}))[0].preferred_read_replica == 1
+            await produce(main, "t", 0, raw(3))
+            read = (await reader.changes({0: 3 * BATCHES}))[0]
+            assert (read.preferred_read_replica, bases(read.records)) == (NONE, [3 * BATCHES])
+
+    run(story())
+
+
+def test_history_brokers_lead_no_partition() -> None:
     async def story() -> None:
         async with fleet(Shared()) as (history, main, _):
             for asked in (history, main):
@@ -135,9 +149,6 @@ def test_history_brokers_lead_no_partition_and_coordinate_no_group() -> None:
                 racks, replicas = await metadata(asked)
                 assert set(racks) == {0, 1}
                 assert set(replicas) == {(1, 0)}
-                keys = [f"group {number}" for number in range(40)]
-                found = await asked.ask(10, 4, key_type=0, coordinator_keys=keys)
-                assert {each.node_id for each in found.coordinators} == {1}
 
     run(story())
 
