@@ -51,6 +51,17 @@ class _Acknowledged:
     at: float
     commit: Commit
     outcomes: Sequence[BatchOutcome]
+    after: int
+    """The value of the lease's counter before the first attempt of this commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """A commit that has no answer yet. The coordinator may have counted it at any time since its first attempt."""
+
+    lease: NodeLease
+    after: int
+    """The value of the lease's counter before the first attempt."""
 
 
 Fallen = Mapping[str, tuple[int, int]]
@@ -69,6 +80,8 @@ class Continuity:
         self._own: set[str] = set()
         """Counters of this process's leases, which only its own acknowledged commits raise here: the coordinator may
         count a commit whose answer is under way."""
+        self._unknown: dict[str, _Unknown] = {}
+        """Commits of this process without an answer, by object."""
         self._kept: deque[_Acknowledged] = deque()
         self._batches = 0
         self._repeating: dict[int, _Acknowledged] = {}
@@ -105,14 +118,24 @@ class Continuity:
         """Commit, and remember the commit. Raises as `LogStore.commit` does."""
         name = commit.lease.commits
         self._own.add(name)
+        known = self._counters.get(name, 0)
+        attempted = self._unknown.get(commit.key, _Unknown(commit.lease, known))
+        if commit.batches:
+            # The coordinator never counts a commit whose first attempt has no batches.
+            self._unknown[commit.key] = attempted
         try:
-            outcomes = await self._store.log.commit(replace(commit, after=self._counters.get(name, 0)))
+            outcomes = await self._store.log.commit(replace(commit, after=known))
         except WentBackError as error:
             self._stop(f"{REASON}: {error}")
             raise
+        except FencedError:
+            self._unknown.pop(commit.key, None)
+            raise
+        self._unknown.pop(commit.key, None)
         if any(outcome.changed for outcome in outcomes):
             self._counters[name] = self._counters.get(name, 0) + 1
-            self._keep(_Acknowledged(self._counters[name], asyncio.get_running_loop().time(), commit, outcomes))
+            at = asyncio.get_running_loop().time()
+            self._keep(_Acknowledged(self._counters[name], at, commit, outcomes, attempted.after))
         return outcomes
 
     def _keep(self, acknowledged: _Acknowledged) -> None:
@@ -178,6 +201,7 @@ class Continuity:
             # It waited for the end of the repair.
             return False
         self._kept.clear()
+        self._unknown.clear()
         self._repeating.clear()
         self._batches, self._failure = 0, None
         self._stop(f"{REASON}: the coordinator was repaired while this broker could not reach it, so this broker ends")
@@ -202,10 +226,14 @@ class Continuity:
     def _plan(self, value: int) -> None:
         """Plan to repeat this process's commits after number ``value``."""
         lease = self._lease
-        # The coordinator counted commits without an answer before later ones that have a lower number here.
-        value = max(value - self._settled, 0)
-        missing = {kept.number: kept for kept in self._kept if kept.commit.lease == lease and kept.number > value}
-        if missing.keys() != set(range(value + 1, self._counters[lease.commits] + 1)):
+        unknown = [each.after for each in self._unknown.values() if each.lease == lease and each.after < value]
+        settled = [kept.after for kept in self._kept if _is_settled(kept, lease)]
+        # The coordinator counted commits without an answer before later ones that have a lower number here, or none yet.
+        value = max(value - len(unknown) - len(settled), 0)
+        # Such a commit hid the loss of a later one until it had its answer. Commits may have followed since.
+        first = min([value, *unknown, *settled])
+        missing = {kept.number: kept for kept in self._kept if kept.commit.lease == lease and kept.number > first}
+        if not missing.keys() >= set(range(value + 1, self._counters[lease.commits] + 1)):
             self._failure = f"node {lease.node} remembers only some of its lost commits"
         self._repeating |= missing
 
@@ -213,7 +241,7 @@ class Continuity:
     def _settled(self) -> int:
         """Count the kept commits of this lease whose first answer was lost: they were repeated without batches, so that
         they cannot be committed again. No producer has an acknowledgement for them."""
-        return sum(not kept.commit.batches and kept.commit.lease == self._lease for kept in self._kept)
+        return sum(_is_settled(kept, self._lease) for kept in self._kept)
 
     async def _repeat(self) -> None:
         """Commit the planned commits again. Each stays planned until its offsets are known to be the acknowledged ones:
@@ -263,6 +291,10 @@ class Continuity:
             log.warning("the coordinator has all acknowledged commits again")
         self.stopped, self._since = "", None
         metrics.WENT_BACK.set(0)
+
+
+def _is_settled(kept: _Acknowledged, lease: NodeLease) -> bool:
+    return not kept.commit.batches and kept.commit.lease == lease
 
 
 def _difference(kept: _Acknowledged, outcomes: Sequence[BatchOutcome]) -> str | None:

@@ -40,6 +40,12 @@ class Process:
         (outcome,) = await self.guarded.log.commit(Commit(self.lease, key, 1000, placed([batch()])))
         return outcome.base_offset
 
+    async def commit_losing_the_answer(self, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        with monkeypatch.context() as patched:
+            losing(self, patched)
+            with pytest.raises(UnavailableError):
+                await self.commit(key)
+
     async def commit_without_answer(self, key: str) -> None:
         await self.guarded.log.reserve(self.lease, [key])
         await self.store.log.commit(Commit(self.lease, key, 1000, placed([batch()])))
@@ -244,3 +250,31 @@ async def test_a_commit_that_the_coordinator_counted_after_a_settled_one_is_repe
     (state,) = await process.store.log.states([FIRST])
     assert state is not None
     assert state.high_watermark == 3
+
+
+async def test_commits_that_the_coordinator_counted_after_one_without_an_answer_are_repeated(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await process.commit_losing_the_answer("wal/1", monkeypatch)
+    backup = process.backup()
+    assert [await process.commit(f"wal/{number}") for number in (2, 3)] == [1, 2]
+    process.go_back(backup)
+    await process.renew()
+    await process.settle("wal/1")
+    await process.renew()
+    assert await process.commit("wal/4") == 3
+
+
+async def test_a_commit_without_an_answer_does_not_hide_a_loss(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator has as many commits as the broker knows of, but one is the commit without an answer."""
+    await process.commit_losing_the_answer("wal/1", monkeypatch)
+    assert await process.commit("wal/2") == 1
+    backup = process.backup()
+    assert await process.commit("wal/3") == 2
+    process.go_back(backup)
+    assert await process.commit("wal/4") == 2
+    await process.settle("wal/1")
+    with pytest.raises(WentBackError, match="were acknowledged at offset 2, and would be at 3 now"):
+        await process.renew()
