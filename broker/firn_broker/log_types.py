@@ -123,7 +123,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class NodeLease:
-    """The identity of a process: a node id, and an epoch that the next holder of that id increments."""
+    """The identity of a process: a node id, and an epoch that the next holder of that id raises."""
 
     node: int
     epoch: int
@@ -146,7 +146,13 @@ value."""
 LOST_PRODUCERS = 1 << 32
 """Producer ids that the end of a repair leaves out: brokers may have allocated them before the coordinator lost this."""
 KEPT_EPOCHS = 8
-"""Epochs of a node whose counters of commits are kept."""
+"""Newest epochs of a node whose counters of commits are kept."""
+EPOCH_STEPS = 2048
+"""A join raises the epoch of a node by a step from 1 to this number, by the milliseconds of the store's clock. A coordinator that lost
+a join would otherwise give the same epoch to another process, and neither process could tell its commits from those of the other.
+
+The epoch has 31 bits, so a node can join two million times.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,17 @@ import structlog
 
 from firn.model.errors import FencedError
 from firn_broker import metrics
-from firn_broker.log_types import ACCESS, COMMITS, PRODUCERS, REPAIRS, TOPICS, BatchOutcome, Commit, NodeLease
+from firn_broker.log_types import (
+    ACCESS,
+    COMMITS,
+    KEPT_EPOCHS,
+    PRODUCERS,
+    REPAIRS,
+    TOPICS,
+    BatchOutcome,
+    Commit,
+    NodeLease,
+)
 from firn_broker.ports import MetadataStore, WentBackError
 
 log = structlog.get_logger()
@@ -176,14 +186,14 @@ class Continuity:
         if self._outlived(progress.counters.get(REPAIRS, 0)):
             self.require()
         known = {name: value for name, value in known.items() if name in self._counters}
-        newest: dict[int, int] = {}
+        epochs: dict[int, list[int]] = {}
         for node, epoch in map(_node_of, progress.counters):
-            newest[node] = max(epoch, newest.get(node, 0))
+            epochs.setdefault(node, []).append(epoch)
         fallen = {}
         for name, value in known.items():
             node, epoch = _node_of(name)
-            if name not in progress.counters and epoch < newest.get(node, 0):
-                # The coordinator keeps the counters of a node's newest epochs only.
+            if name not in progress.counters and sum(each > epoch for each in epochs.get(node, ())) >= KEPT_EPOCHS:
+                # The coordinator keeps the counters of a node's newest epochs only. With fewer newer ones, it lost the join.
                 self._counters.pop(name, None)
             elif progress.counters.get(name, 0) < value:
                 fallen[name] = (value, progress.counters.get(name, 0))

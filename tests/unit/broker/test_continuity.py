@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from kio.schema.errors import ErrorCode
 
-from firn.model.errors import UnavailableError
+from firn.model.errors import FencedError, UnavailableError
 from firn_broker.cluster import continuity
 from firn_broker.cluster.guarded_store import GuardedStore
 from firn_broker.log_types import BatchOutcome, Commit, Lookup, NodeLease, Progress, Topic
@@ -22,13 +22,24 @@ class Process:
     """A broker's view of the coordinator, with the coordinator behind it."""
 
     def __init__(self) -> None:
-        self.store = SqliteStore(":memory:", FakeClock(), "cluster", Inline())
+        self.clock = FakeClock()
+        self.store = SqliteStore(":memory:", self.clock, "cluster", Inline())
         self.guarded = GuardedStore(self.store)
         self.lease = NodeLease(-1, -1)
 
     async def start(self) -> None:
         await self.store.start()
         await self.store.topics.create_topic(Topic(TOPIC, "t", 1, {}))
+        await self.join()
+
+    async def beside(self) -> "Process":
+        """Return another process that has joined the same cluster."""
+        made = Process()
+        made.store, made.guarded = self.store, GuardedStore(self.store)
+        await made.join()
+        return made
+
+    async def join(self) -> None:
         self.lease = await self.guarded.nodes.join(ADDRESS, TTL)
         await self.renew()
 
@@ -277,4 +288,32 @@ async def test_a_commit_without_an_answer_does_not_hide_a_loss(
     assert await process.commit("wal/4") == 2
     await process.settle("wal/1")
     with pytest.raises(WentBackError, match="were acknowledged at offset 2, and would be at 3 now"):
+        await process.renew()
+
+
+async def test_a_lost_join_is_found_although_another_process_has_got_the_node_id(process: Process) -> None:
+    backup = process.backup()
+    first = await process.beside()
+    assert await first.commit("wal/1") == 0
+    process.go_back(backup)
+    process.clock.advance(0.001)
+    second = await process.beside()
+    assert second.lease.node == first.lease.node
+    assert [await second.commit(f"wal/{number}") for number in (2, 3)] == [0, 1]
+    with pytest.raises(FencedError):
+        await first.renew()
+    with pytest.raises(WentBackError, match="cannot repeat its lost commits"):
+        await first.guarded.nodes.join(ADDRESS, TTL)
+    assert (await process.store.nodes.progress()).stopped
+
+
+async def test_other_brokers_find_a_lost_join(process: Process) -> None:
+    backup = process.backup()
+    lost = await process.beside()
+    await lost.commit("wal/1")
+    await process.renew()
+    process.go_back(backup)
+    process.clock.advance(0.001)
+    await process.beside()
+    with pytest.raises(WentBackError, match=f"{lost.lease.commits} was 1 and is 0"):
         await process.renew()

@@ -7,6 +7,7 @@ from typing import Any
 from firn.model.errors import FencedError, UnavailableError
 from firn_broker.log_types import (
     COMMITS,
+    EPOCH_STEPS,
     KEPT_EPOCHS,
     LOST_PRODUCERS,
     PRODUCERS,
@@ -35,17 +36,21 @@ class PostgresNodes:
                     live = {row[0] for row in await db.fetch("SELECT id FROM node WHERE expires_ms > now_ms()")}
                     node = next(number for number in range(len(live) + 1) if number not in live)
                 epoch = await db.fetchval(
-                    "INSERT INTO node AS n VALUES ($1, 1, $2, $3, $4, now_ms() + $5, $6, $7, $5) ON CONFLICT (id) DO UPDATE SET"
-                    " epoch = n.epoch + 1, host = $2, port = $3, zone = $4, expires_ms = now_ms() + $5, external_host = $6,"
+                    "INSERT INTO node AS n VALUES ($1, 1 + now_ms() % $8, $2, $3, $4, now_ms() + $5, $6, $7, $5) ON CONFLICT (id) DO UPDATE SET"
+                    " epoch = n.epoch + excluded.epoch, host = $2, port = $3, zone = $4, expires_ms = now_ms() + $5, external_host = $6,"
                     " external_port = $7, ttl_ms = $5 RETURNING epoch",
-                    node, address.host, address.port, address.zone, ttl_ms, *(address.external or (None, None)),
+                    node, address.host, address.port, address.zone, ttl_ms, *(address.external or (None, None)), EPOCH_STEPS,
                 )  # fmt: skip
                 await db.execute("DELETE FROM node_listener WHERE node = $1", node)
                 for name, place in address.others.items():
                     await db.execute("INSERT INTO node_listener VALUES ($1, $2, $3, $4, $5)", node, epoch, name, *place)
                 lease = NodeLease(node, epoch)
                 await db.execute("SELECT raise_counter($1, 0)", lease.commits)
-                await db.execute("DELETE FROM counter WHERE name = $1", f"{COMMITS}{node}/{epoch - KEPT_EPOCHS}")
+                of_node = "FROM counter WHERE starts_with(name, $1)"
+                await db.execute(
+                    f"DELETE {of_node} AND name NOT IN (SELECT name {of_node} ORDER BY substr(name, length($1) + 1)::int DESC LIMIT $2)",
+                    f"{COMMITS}{node}/", KEPT_EPOCHS,
+                )  # fmt: skip
                 return lease
 
         return await self._database.use(work, self._database.lanes.lease)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from firn.model.errors import FencedError
 from firn_broker.log_types import (
     COMMITS,
+    EPOCH_STEPS,
     KEPT_EPOCHS,
     LOST_PRODUCERS,
     PRODUCERS,
@@ -36,7 +37,7 @@ class SqliteNodes:
                 }
                 node = next(number for number in range(len(live) + 1) if number not in live)
             row = database.row("SELECT epoch FROM node WHERE id=?", node)
-            epoch = (row[0] if row else 0) + 1
+            epoch = (row[0] if row else 0) + 1 + now % EPOCH_STEPS
             external = address.external or (None, None)
             database.connection.execute(
                 "INSERT OR REPLACE INTO node VALUES (?,?,?,?,?,?,?,?,?)",
@@ -49,7 +50,12 @@ class SqliteNodes:
             )
             lease = NodeLease(node, epoch)
             database.raise_counter(lease.commits, 0)
-            database.connection.execute("DELETE FROM counter WHERE name=?", (f"{COMMITS}{node}/{epoch - KEPT_EPOCHS}",))
+            of_node = "FROM counter WHERE name GLOB ?1 || '*'"
+            database.connection.execute(
+                f"DELETE {of_node} AND name NOT IN (SELECT name {of_node} ORDER BY CAST(substr(name, length(?1) + 1) AS INTEGER) DESC"
+                " LIMIT ?2)",
+                (f"{COMMITS}{node}/", KEPT_EPOCHS),
+            )
             return lease
 
         return await database.run(work)
