@@ -11,8 +11,9 @@ from firn_broker.cluster.continuity import PATIENCE_SECONDS, REASON
 from firn_broker.log_types import NodeLease
 from firn_broker.maintenance import fsck, recovery
 from firn_broker.topics.configs import TopicConfigs
+from tests.simulation.broker import wire
 from tests.simulation.broker.clients import Admin
-from tests.simulation.broker.history import History, Log
+from tests.simulation.broker.history import History, Log, Sent
 from tests.simulation.broker.world import LEASE_SECONDS, Host, World
 
 SHARE = 0.3
@@ -124,8 +125,12 @@ class Losses:
         return host.broker.metadata_store.continuity.stopped
 
     def _is_acknowledged(self, lost: _Lost) -> bool:
-        """Return whether a client knows that a record of the commit has its offset. A topic that the story re-creates
-        does not count."""
+        """Return whether a client knows that a record of the commit has its offset, and the log has another record there, or
+        none.
+
+        The log may have the record there: its broker never had the answer to the lost commit, so a later one has the offset.
+        A topic that the story re-creates does not count.
+        """
         return any(
             sent.log == log
             and sent.began <= lost.restart
@@ -134,8 +139,26 @@ class Losses:
             for log, base, last in lost.ranges
             if log[0] not in self._history.made_anew
             for sent in self._history.sent
-            if sent.offset is not None
+            if sent.offset is not None and not self._has(sent)
         )
+
+    def _has(self, sent: Sent) -> bool:
+        """Return whether the log has a batch at its acknowledged offset, or has deleted this offset."""
+        connection = self._world.store.database.connection
+        assert sent.offset is not None
+        row = connection.execute(
+            "SELECT log_start, key, pos, len, base_offset FROM run JOIN wal ON wal.id = run.wal JOIN log ON log.id = run.log"
+            " JOIN topic ON topic.id = log.topic_id WHERE name = ? AND part = ? AND last_offset >= ? ORDER BY last_offset LIMIT 1",
+            (*sent.log, sent.offset),
+        ).fetchone()
+        if row is None:
+            return False
+        start, key, position, length, offset = row
+        for batch in wire.batches(memoryview(self._world.objects.objects[key])[position : position + length]):
+            if offset == sent.offset:
+                return (batch.producer, batch.number) == (sent.producer, sent.number)
+            offset += batch.records
+        return bool(sent.offset + sent.records <= start)
 
     async def _stopped(self) -> str:
         return (await self._world.store.nodes.progress()).stopped
