@@ -99,6 +99,9 @@ class Losses:
 
     async def decided(self) -> bool:
         """Wait until brokers have repeated all lost commits, or an administrator has to act; return whether they have."""
+        # Only renewals of leases show a loss of records of a topic that the story re-creates. It may stop the cluster, too:
+        # the coordinator cannot tell a topic that was deleted after the loss from one whose creation is lost.
+        await asyncio.sleep(LEASE_SECONDS)
         while not await self._is_broken():
             serving = not any(map(self._reason, self._world.hosts))
             if serving and not any(map(self._is_acknowledged, self._lost.values())):
