@@ -184,6 +184,7 @@ class Consumer:
             return None
         if answer.error == OUT_OF_RANGE:
             history.skipped.append((self._name, self._log, self._offset, answer.start))
+            history.skipped_at.append(world.now())
             self._offset = answer.start
         elif answer.error:
             assert answer.error in RETRIABLE, f"error {answer.error} at {self._offset} of {self._log}"

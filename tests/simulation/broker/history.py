@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tests.simulation.broker.world import LEASE_SECONDS
+
 Log = tuple[str, int]
 """A partition: (topic, index)."""
 NEVER = float("inf")
+POLL_SECONDS = 0.2
+"""Time between two looks at the lost commits."""
 ANSWER_SECONDS = 0.5
 """Time after a lost second in which a broker may still answer a fetch from before its end."""
 
@@ -96,6 +100,10 @@ class History:
     """The time of each item of ``seen``."""
     skipped: list[tuple[str, Log, int, int]] = field(default_factory=list)
     """(reader, partition, requested offset, log start that the broker returned)."""
+    skipped_at: list[float] = field(default_factory=list)
+    """The time of each item of ``skipped``."""
+    absent: list[tuple[Log, int, int, float]] = field(default_factory=list)
+    """(partition, first offset, last offset, time) of lost commits while the lease of the only broker that knows of them is over."""
     bounds: list[Bounds] = field(default_factory=list)
     commits: list[OffsetCommit] = field(default_factory=list)
     reads: list[OffsetRead] = field(default_factory=list)
@@ -244,13 +252,16 @@ def _gaps(history: History) -> Iterator[str]:
 
 
 def _readers(history: History) -> Iterator[str]:
-    """A reader gets every batch from its position on, and an out-of-range error only below the log start."""
+    """A reader gets every batch from its position on, and an out-of-range error only below the log start, or for lost records
+    of a broker that is not live.
+
+    Before an answer, brokers give each live broker the time of a lease to find its loss. A frozen broker may come back later,
+    and repeat its commits then. The others cannot know that.
+    """
     position: dict[tuple[str, Log], int] = {}
-    highest: dict[Log, int] = defaultdict(int)
-    for reader, log, requested, start in history.skipped:
-        if requested >= start:
+    for (reader, log, requested, start), time in zip(history.skipped, history.skipped_at, strict=True):
+        if requested >= start and not _is_absent(history, log, requested, time):
             yield f"{log}: {reader} was refused offset {requested}, and the log starts at {start}"
-        highest[log] = max(highest[log], start)
     skips: dict[tuple[str, Log], set[int]] = defaultdict(set)
     for reader, log, _, start in history.skipped:
         skips[reader, log].add(start)
@@ -267,6 +278,14 @@ def _readers(history: History) -> Iterator[str]:
             batches = history.logs[log][1]
             if batches and end != batches[-1].offset + batches[-1].records:
                 yield f"{log}: {reader} reached {end}, and the log ends with {batches[-1]}"
+
+
+def _is_absent(history: History, log: Log, offset: int, time: float) -> bool:
+    """Return whether an offset lay in or behind a lost commit whose broker was not live in the lease before ``time``."""
+    return any(
+        part == log and first < offset <= last + 1 and time - LEASE_SECONDS <= at <= time + POLL_SECONDS
+        for part, first, last, at in history.absent
+    )
 
 
 def _bounds(history: History) -> Iterator[str]:

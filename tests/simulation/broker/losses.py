@@ -13,7 +13,7 @@ from firn_broker.maintenance import fsck, recovery
 from firn_broker.topics.configs import TopicConfigs
 from tests.simulation.broker import wire
 from tests.simulation.broker.clients import Admin
-from tests.simulation.broker.history import History, Log, Sent
+from tests.simulation.broker.history import POLL_SECONDS, History, Log, Sent
 from tests.simulation.broker.world import LEASE_SECONDS, Host, World
 
 SHARE = 0.3
@@ -36,9 +36,10 @@ def how_often(seed: int) -> int:
 
 @dataclass
 class _Lost:
-    """A lost commit: the broker that made it, unless it is dead, the lost time, and its ranges of offsets."""
+    """A lost commit: the broker that made it, unless it is dead, its lease, the lost time, and its ranges of offsets."""
 
     owner: Host | None
+    lease: NodeLease
     since: float
     restart: float
     ranges: list[tuple[Log, int, int]]
@@ -69,7 +70,7 @@ class Losses:
         spared = world.chance.random() < SPARED
         for key, lease in self._commits().items():
             if key not in before:
-                self._lost[key] = lost = _Lost(self._owner(lease), since, world.now(), self._ranges(key))
+                self._lost[key] = lost = _Lost(self._owner(lease), lease, since, world.now(), self._ranges(key))
                 if lost.owner is not None:
                     lost.owner.spared |= spared
         self._history.lost_seconds.append((since, world.now()))
@@ -95,7 +96,7 @@ class Losses:
     async def broken(self) -> None:
         """Wait until an administrator has to act: brokers have stopped, or a broker died with the only knowledge of its commits."""
         while not await self._is_broken():
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def decided(self) -> bool:
         """Wait until brokers have repeated all lost commits, or an administrator has to act; return whether they have."""
@@ -106,7 +107,7 @@ class Losses:
             serving = not any(map(self._reason, self._world.hosts))
             if serving and not any(map(self._is_acknowledged, self._lost.values())):
                 return True
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(POLL_SECONDS)
         return False
 
     async def _is_broken(self) -> bool:
@@ -116,12 +117,24 @@ class Losses:
         self._lost = {key: lost for key, lost in self._lost.items() if key not in repeated}
         for host in self._world.hosts:
             host.spared &= bool(self._reason(host)) or any(lost.owner is host for lost in self._lost.values())
+        self._note_absent()
         missing = {key: lost for key, lost in self._lost.items() if self._is_acknowledged(lost)}
         latest = max((lost.since for lost in missing.values()), default=self._world.now())
         assert self._world.now() - latest < DECIDED_SECONDS, (
             f"no broker repeated the lost commits of {sorted(missing)}, and the brokers have not stopped"
         )
         return any(lost.owner is None or lost.owner.dead for lost in missing.values())
+
+    def _note_absent(self) -> None:
+        """Note the lost commits whose brokers are not live."""
+        now, connection = self._world.now(), self._world.store.database.connection
+        for lost in self._lost.values():
+            live = connection.execute(
+                "SELECT 1 FROM node WHERE id = ? AND epoch = ? AND expires_ms > ?",
+                (lost.lease.node, lost.lease.epoch, self._world.store.database.now_ms()),
+            ).fetchone()
+            if live is None:
+                self._history.absent += ((log, first, last, now) for log, first, last in lost.ranges)
 
     def _reason(self, host: Host) -> str:
         """Return why a broker serves no client; empty if it does."""
