@@ -4,12 +4,15 @@ Brokers commit the lost batches again. If they cannot, an administrator recovers
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
 from firn_broker.cluster.continuity import PATIENCE_SECONDS, REASON
 from firn_broker.log_types import NodeLease
 from firn_broker.maintenance import fsck, recovery
+from firn_broker.storage import wal
+from firn_broker.storage.objects import MemoryObjects
 from firn_broker.topics.configs import TopicConfigs
 from tests.simulation.broker import wire
 from tests.simulation.broker.clients import Admin
@@ -191,11 +194,30 @@ class Losses:
             await self._without_brokers()
         findings = await fsck.check(world.store.retention, world.objects, read=True)
         keys = [*findings.uncommitted, *findings.newer]
+        await self._note_unproven(keys)
         await recovery.recover(world.store, world.objects, keys, TopicConfigs({}))
         while not await nodes.allow_serving():
             await self._without_brokers()
         self._history.recovered = True
         self._lost.clear()
+
+    async def _note_unproven(self, keys: Sequence[str]) -> None:
+        """Note the batches of objects without a commit that the coordinator cannot find in the log: it allocated their producer ids
+        after it reserved the object, or does not know the reservation."""
+        connection, whole = self._world.store.database.connection, MemoryObjects()
+        whole.objects = self._world.objects.objects
+        topics = dict(connection.execute("SELECT id, name FROM topic").fetchall())
+        for key in keys:
+            if wal.is_copy(key):
+                continue
+            row = connection.execute("SELECT coalesce(producers, 0) FROM wal WHERE key = ?", (key,)).fetchone()
+            allocated = row[0] if row else 0
+            data = memoryview(whole.objects[key])
+            for batch in await wal.read_batches(whole, key, len(data)):
+                if batch.producer_id >= allocated and batch.partition.topic.bytes in topics:
+                    log = topics[batch.partition.topic.bytes], batch.partition.index
+                    (read,) = wire.batches(data[batch.position : batch.position + batch.length])
+                    self._history.unproven.add((log, read.producer, read.number))
 
     async def _without_brokers(self) -> None:
         for host in list(self._world.hosts):
