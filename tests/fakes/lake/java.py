@@ -187,6 +187,7 @@ class _Builder:
         self._metadata = base.metadata
         self._base = base
         self._time_ms = gateway.now_ms()
+        self._moved: set[str] = set()
 
     def withMetadataLocation(self, location: None) -> "_Builder":
         self._time_ms = self._base.lastUpdatedMillis()
@@ -199,6 +200,7 @@ class _Builder:
         if isinstance(snapshot, int):
             return self.setRef(branch, snapshot)
         self._metadata = _checked(lambda: self._metadata.with_snapshot(snapshot.snapshot, branch))
+        self._moved.add(branch)
         return self
 
     def removeRef(self, name: str) -> "_Builder":
@@ -223,6 +225,8 @@ class _Builder:
         return self
 
     def setRef(self, name: str, id: int) -> "_Builder":
+        if self._metadata.references.get(name) != id:
+            self._moved.add(name)
         self._metadata = replace(self._metadata, references={**self._metadata.references, name: id})
         return self
 
@@ -232,7 +236,7 @@ class _Builder:
             raise error(
                 "java.lang.IllegalArgumentException", "Invalid update timestamp: before last snapshot log entry"
             )
-        return JavaMetadata(self._metadata)
+        return JavaMetadata(replace(self._metadata, moved=frozenset(self._moved)))
 
 
 class _SnapshotParser:

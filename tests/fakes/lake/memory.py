@@ -67,6 +67,8 @@ class Metadata:
     references: Mapping[str, int] = field(default_factory=dict)
     schema_id: int = 0
     format: int = 2
+    moved: frozenset[str] = frozenset()
+    """References that the changes move, before a commit. One that they remove afterwards is required to be unmoved, too."""
 
     @property
     def head(self) -> Snapshot | None:
@@ -183,6 +185,7 @@ class Lake:
             if self.kind == "sql":
                 raise RefusedError(_CONFLICT, f"Cannot commit {name}: metadata location has changed")
             updated = _applied(present, base, updated)
+        updated = replace(updated, moved=frozenset())
         self._change(name, updated)
         return updated
 
@@ -204,8 +207,9 @@ def _applied(present: Metadata, base: Metadata, updated: Metadata) -> Metadata:
     """Return ``present`` with the changes from ``base`` to ``updated``, as a REST catalog makes them."""
     if present.uuid != base.uuid:
         raise RefusedError(_CONFLICT, f"Requirement failed: UUID does not match: expected {base.uuid}")
-    for name, id in updated.references.items():
-        if base.references.get(name) != id and present.references.get(name) != base.references.get(name):
+    moved = {name for name, id in updated.references.items() if base.references.get(name) != id} | updated.moved
+    for name in sorted(moved):
+        if present.references.get(name) != base.references.get(name):
             raise RefusedError(_CONFLICT, f"Requirement failed: reference {name} has changed")
     if base.schema_id != updated.schema_id and present.schema_id != base.schema_id:
         raise RefusedError(_CONFLICT, "Requirement failed: current schema changed")
