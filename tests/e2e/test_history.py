@@ -59,7 +59,9 @@ def assert_survives_the_loss_of_the_coordinator(topic: str, namespace: str, befo
     report = replace_coordinator()
     changed = [*report["gaps"], *report["recovered"]["again"]]
     assert not [partition for partition in changed if partition.startswith(f"{topic}/")], report
-    assert (report["recovered"]["rejected"], report["recovered"]["skipped"]) == ({}, []), report
+    # Records of topics that earlier tests deleted may still be in the bucket.
+    assert set(report["recovered"]["rejected"]) <= {"unknown_topic_or_partition"}, report
+    assert report["recovered"]["skipped"] == [], report
     await_ready("flights", namespace, timeout=PATIENCE)
     assert read(topic) == before
     firn("audit", f"{namespace}/flights")
@@ -76,7 +78,9 @@ def assert_moves_to_a_new_cluster(manifest: dict[str, Any], topic: str, before: 
     assert [topic in report["topics"], *(gap for gap in report["gaps"] if gap.startswith(f"{topic}/"))] == [True], (
         report
     )
-    assert (report["recovered"]["rejected"], report["recovered"]["skipped"]) == ({}, []), report
+    # Records of topics that earlier tests deleted may still be in the bucket.
+    assert set(report["recovered"]["rejected"]) <= {"unknown_topic_or_partition"}, report
+    assert report["recovered"]["skipped"] == [], report
     namespace = manifest["metadata"]["namespace"]
     await_ready("flights", namespace, timeout=PATIENCE)
     assert read(topic) == before
