@@ -19,6 +19,9 @@ MAX_TOPICS = 1_000
 MAX_FILES = 4_000
 MAX_PARTITIONS = 4_000
 MAX_TAGS = 1_000
+MAX_MEMBERS = 10_000
+RECORD = -1
+"""The parent of the members of a record."""
 MAX_REQUEST_BYTES = 2 << 20
 
 _Number = Annotated[int, Field(ge=0, le=1 << 62)]
@@ -43,14 +46,28 @@ class DataFile(NamedTuple):
 
 
 class RecordFields(NamedTuple):
-    """Iceberg's ids of the columns with the parts of a record. Names of columns may change, ids do not."""
+    """Iceberg's ids of the columns with the parts of a record. Names of columns may change, ids do not.
+
+    ``value`` is None if the table has the members of values in columns of their own."""
 
     partition: _Field
     offset: _Field
     time: _Field
     key: _Field
-    value: _Field
+    value: _Field | None
     headers: _Field
+
+
+class MemberField(NamedTuple):
+    """The id of the column for a member of an object in a JSON value.
+
+    ``parent`` is the id of the column of the object: a struct, the element of a list, or the value of a map. For the value itself it is
+    `RECORD`. A column that was renamed has several names.
+    """
+
+    parent: Annotated[int, Field(ge=RECORD, lt=1 << 31)]
+    name: Annotated[str, Field(max_length=1024)]
+    field: _Field
 
 
 class Asked(NamedTuple):
@@ -102,6 +119,8 @@ class Landed(Contract):
     ranges: Annotated[tuple[LandedRange, ...], Field(max_length=MAX_PARTITIONS)]
     files: Annotated[tuple[DataFile, ...], Field(max_length=MAX_FILES)]
     fields: RecordFields
+    members: Annotated[tuple[MemberField, ...], Field(max_length=MAX_MEMBERS)] = ()
+    """The columns of the members of JSON values, if ``fields`` has no column of values."""
 
 
 class Refusal(StrEnum):

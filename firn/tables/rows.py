@@ -22,6 +22,8 @@ SCHEMA_ID = ("schema_id", Primitive("int"))
 OF_SHARED = (("topic", Primitive("string")), ("topic_id", Primitive("string")))
 """Name and id of the topic of a row. Only tables that several topics share have them."""
 METADATA_COLUMN = "_kafka"
+VALUE_COLUMN = "value"
+"""The column of raw values."""
 KEY_COLUMN = "key"
 """The column of the key, and the prefix of its columns."""
 
@@ -44,7 +46,7 @@ def record_columns(shape: str) -> tuple[str, ...]:
         f"{METADATA_COLUMN}{'.' if shape == 'Struct' else '_'}{name}"
         for name in ("partition", "offset", "timestamp_ms", "key", "headers")
     ]
-    return (*names[:4], "value", names[4])
+    return (*names[:4], VALUE_COLUMN, names[4])
 
 
 def decoded_columns(schema: RecordSchema) -> tuple[Column, ...]:

@@ -1,14 +1,15 @@
 """A topic keeps its history in its table alone, and clients read the same records from the data files as from the log before."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+import yaml
 
 from firn.model.conditions import ConditionType
 from hack import quickstart
-from hack.quickstart import SYSTEM, apply, kubectl
+from hack.quickstart import SYSTEM, apply, get, kubectl
 from tests.e2e.brokers import PATIENCE, await_rolled, await_until, kill
 from tests.e2e.commands import firn
 from tests.e2e.coordinators import move_to_new_cluster, replace_coordinator
@@ -29,25 +30,42 @@ PARTITIONS = 6
 FLIGHTS = 20_000
 
 
+TYPED_FLIGHTS = 5_000
+SAMPLE = quickstart.ROOT / "crds" / "samples" / "flights.yaml"
+
+
 def read(topic: str) -> list[LogRecord]:
     """Return all records of a topic as a client outside of the cluster gets them."""
     return read_log(OUTSIDE, topic, PARTITIONS, patience=PATIENCE, retries=True)
 
 
-def moved() -> bool:
-    """Return whether the broker has moved batches since its start. Fails if it left any."""
+def moved(topics: int = 1) -> bool:
+    """Return whether the broker has moved batches of so many topics since its start. Fails if it left any."""
     lines = kubectl("-n", SYSTEM, "logs", BROKER).splitlines()
     stories = [json.loads(line) for line in lines if '"indexed offsets of a topic"' in line]
     for story in stories:
         assert (story["problems"], story["left"]) == ({}, 0), story
-    return bool(stories)
+    return len({story["topic"] for story in stories}) >= topics
 
 
-def assert_read_from_table(topic: str, expected: Sequence[LogRecord], in_table: Sequence[LogRecord]) -> None:
-    """Replace the broker, so that no record is in its memory, and read all records. It rebuilds those ``in_table``."""
+def filled(manifest: dict[str, Any], flights: int) -> tuple[str, str, list[LogRecord]]:
+    """Produce flights to a topic. Return its name, its table, and its records once the table has them."""
+    name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
+    status = await_ready(name, namespace, timeout=PATIENCE)["status"]
+    topic, table = status["topicName"], status["table"]["identifier"]
+    produced = quickstart.produce_flights(topic, status["bootstrapServers"], namespace=namespace, limit=flights)
+    await_rows(table, produced.count, timeout=PATIENCE)
+    records = read(topic)
+    assert len(records) == produced.count
+    return topic, table, records
+
+
+def assert_read_from_table(expected: Mapping[str, Sequence[LogRecord]], in_table: Sequence[LogRecord]) -> None:
+    """Replace the broker, so that no record is in its memory, and read all records of topics. It rebuilds those ``in_table``."""
     kill(BROKER)
     kubectl("-n", SYSTEM, "wait", "--for=condition=Ready", f"pod/{BROKER}", f"--timeout={PATIENCE}s")
-    assert read(topic) == expected
+    for topic, records in expected.items():
+        assert read(topic) == records
     script = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9090/metrics').read().decode())"
     lines = kubectl("-n", SYSTEM, "exec", BROKER, "--", "python", "-c", script).splitlines()
     (rebuilt,) = [float(line.split()[-1]) for line in lines if line.startswith("firn_broker_rebuilt_bytes_total ")]
@@ -87,7 +105,7 @@ def assert_moves_to_a_new_cluster(manifest: dict[str, Any], topic: str, before: 
     assert other_clients.by_java(OUTSIDE, topic) == digests(before)
     firn("audit", f"{namespace}/flights")
     await_until("the broker has moved batches of the new log", moved)
-    assert_read_from_table(topic, before, before)
+    assert_read_from_table({topic: before}, before)
 
 
 def test_flights_stay_readable_after_they_moved_to_the_table(namespace: str) -> None:
@@ -100,44 +118,59 @@ def test_flights_stay_readable_after_they_moved_to_the_table(namespace: str) -> 
         config={"retention.ms": "-1"},
         table={"partitionBy": ["month(_kafka.timestamp)", "bucket(2, key)"]},
     )
-    apply(manifest)
-    status = await_ready("flights", namespace, timeout=PATIENCE)["status"]
-    topic, table = status["topicName"], status["table"]["identifier"]
-    produced = quickstart.produce_flights(topic, status["bootstrapServers"], namespace=namespace, limit=FLIGHTS)
-    await_rows(table, produced.count, timeout=PATIENCE)
-    before = read(topic)
-    assert len(before) == produced.count
+    # The table of this topic has no values, but a column for each of their members.
+    typed = topic_manifest(
+        "typed-flights",
+        namespace,
+        profile="diskless",
+        partitions=PARTITIONS,
+        schema=yaml.safe_load(SAMPLE.read_text())["spec"]["schema"],
+        config={"retention.ms": "-1"},
+    )
+    manifests = (manifest, typed)
+    for each in manifests:
+        apply(each)
+    topic, table, before = filled(manifest, FLIGHTS)
+    typed_topic, _, typed_before = filled(typed, TYPED_FLIGHTS)
+    servers = get("icebergtopic", "flights", namespace)["status"]["bootstrapServers"]
 
-    manifest["spec"]["storage"] = {"history": "Single"}
-    apply(manifest)
-    await_ready("flights", namespace, timeout=PATIENCE)
-    await_until("the broker has moved batches to the table", moved)
-    for kind in (ConditionType.SINGLE_COPY, ConditionType.HISTORY_READABLE):
-        await_condition("flights", namespace, kind, "True", timeout=PATIENCE)
-    assert_read_from_table(topic, before, before)
-    firn("audit", f"{namespace}/flights")
+    for each in manifests:
+        each["spec"]["storage"] = {"history": "Single"}
+        apply(each)
+    for each in manifests:
+        await_ready(each["metadata"]["name"], namespace, timeout=PATIENCE)
+    await_until("the broker has moved batches of both topics to their tables", lambda: moved(len(manifests)))
+    for each in manifests:
+        for kind in (ConditionType.SINGLE_COPY, ConditionType.HISTORY_READABLE):
+            await_condition(each["metadata"]["name"], namespace, kind, "True", timeout=PATIENCE)
+    assert_read_from_table({topic: before, typed_topic: typed_before}, [*before, *typed_before])
+    for each in manifests:
+        firn("audit", f"{namespace}/{each['metadata']['name']}")
     if LONG:
-        count = produced.count
+        count = len(before)
         for _ in range(5):
-            count += quickstart.produce_flights(topic, status["bootstrapServers"], namespace=namespace, limit=200).count
+            count += quickstart.produce_flights(topic, servers, namespace=namespace, limit=200).count
             await_rows(table, count, timeout=PATIENCE)
         first, before = before, read(topic)
         triggers = {"smallFiles": 4, "minInterval": "1s"}
         apply(policy(COMPACTION, "merge", namespace, selector={}, triggers=triggers, **AT_ONCE))
         await_run("flights", namespace, COMPACTION, lambda last: bool(last.get("commits")))
-        assert_read_from_table(topic, before, first)
+        assert_read_from_table({topic: before, typed_topic: typed_before}, [*first, *typed_before])
         # The driver names new data files once in an hour, and after a restart.
         kill(DRIVER)
         await_until("the broker has moved batches to the new files", moved)
-        assert_read_from_table(topic, before, before)
+        assert_read_from_table({topic: before, typed_topic: typed_before}, [*before, *typed_before])
 
         assert_survives_the_loss_of_the_coordinator(topic, namespace, before)
+        assert read(typed_topic) == typed_before
+        # A log is not made from the columns of values.
+        kubectl("-n", namespace, "delete", "icebergtopic", "typed-flights", "--wait")
         assert_moves_to_a_new_cluster(manifest, topic, before)
 
     manifest["spec"]["storage"] = {"history": "Copy"}
     apply(manifest)
     await_ready("flights", namespace, timeout=PATIENCE)
-    more = quickstart.produce_flights(topic, status["bootstrapServers"], namespace=namespace, limit=300)
+    more = quickstart.produce_flights(topic, servers, namespace=namespace, limit=300)
     await_rows(table, len(before) + more.count, timeout=PATIENCE)
     after = read(topic)
     assert len(after) == len(before) + more.count

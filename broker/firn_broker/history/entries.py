@@ -3,9 +3,10 @@
 ::
 
     topic id (16) | partition i32 | first offset i64 | last offset i64 | bytes of the description u32 | number of batches u32 |
-    number of time deltas u32 | zstd: description, columns of the heads, time deltas
+    number of time deltas u32 | zstd: description, columns of the heads, time deltas, numbers of shapes
 
-Big-endian. The description is JSON: the data files, the pieces, and the ids of the columns. Each column of the heads has the differences of
+Big-endian. The description is JSON: the data files, the pieces, the ids of the columns, and the shapes of values if the table has the
+members of values in columns. Each offset has the number of a shape then, as one byte. Each column of the heads has the differences of
 its values, as 8 planes of one byte for each value, because most planes are zero then."""
 
 import json
@@ -22,6 +23,7 @@ from firn.driver_requests.landed_offsets import DataFile, RecordFields
 from firn.model.errors import CorruptDataError
 from firn_broker.history.heads import COLUMNS, Heads
 from firn_broker.history.sections import Numbers
+from firn_broker.history.shapes.shape import Object, described, shapes_of
 from firn_broker.log_types import RANGE_BYTES, BatchRange, Partition, TableRange
 
 _HEAD = struct.Struct(">16siqqIII")
@@ -47,6 +49,8 @@ class Entry:
     files: Sequence[DataFile]
     pieces: Sequence[Piece]
     fields: RecordFields
+    shapes: Sequence[Object] = ()
+    """How the columns of a row become the text of its value. Empty if the table has values as they came."""
 
     def ranges(self, key: str, position: int, length: int) -> list[BatchRange]:
         """Return the batch ranges of the entry, which has ``length`` bytes at ``position`` of the object ``key``.
@@ -65,11 +69,12 @@ class Entry:
 def encode(entry: Entry) -> bytes:
     """Return the content of an entry."""
     heads = entry.heads
-    description = json.dumps(
-        {"files": entry.files, "pieces": entry.pieces, "fields": entry.fields}, separators=(",", ":")
-    ).encode()
+    described_as = {"files": entry.files, "pieces": entry.pieces, "fields": entry.fields}
+    if entry.fields.value is None:
+        described_as["shapes"] = described(entry.shapes)
+    description = json.dumps(described_as, separators=(",", ":")).encode()
     planes = [_planes(getattr(heads, name)) for name in COLUMNS]
-    body = b"".join([description, *planes, _planes(heads.time_deltas)])
+    body = b"".join([description, *planes, _planes(heads.time_deltas), heads.shapes.tobytes()])
     topic, index = entry.partition
     head = _HEAD.pack(
         topic.bytes, index, heads.base_offset, heads.last_offset, len(description), len(heads), len(heads.time_deltas)
@@ -84,20 +89,24 @@ def decode(data: memoryview) -> Entry:
     topic, index, base, last, size, batches, deltas = _HEAD.unpack_from(data)
     try:
         body = bytes(cramjam.zstd.decompress(data[_HEAD.size :]))
-        described = json.loads(body[:size])
+        described_as = json.loads(body[:size])
         numbers, place = [], size
         for count in [batches] * len(COLUMNS) + [deltas]:
             numbers.append(_numbers(body[place : place + 8 * count], count))
             place += 8 * count
-        heads = Heads(base, *numbers)
-        files = [DataFile(*file) for file in described["files"]]
-        pieces = [Piece(*piece) for piece in described["pieces"]]
-        fields = RecordFields(*described["fields"])
-    except (cramjam.DecompressionError, ValueError, KeyError, TypeError) as error:
+        shapes = shapes_of(described_as.get("shapes", []))
+        columns = dict(zip(COLUMNS, numbers, strict=False))
+        heads = Heads(base, **columns, time_deltas=numbers[-1], shapes=np.frombuffer(body, np.uint8, offset=place))
+        files = [DataFile(*file) for file in described_as["files"]]
+        pieces = [Piece(*piece) for piece in described_as["pieces"]]
+        fields = RecordFields(*described_as["fields"])
+        if len(heads.shapes) != (heads.spans.sum() if fields.value is None else 0):
+            raise ValueError(f"{len(heads.shapes)} numbers of shapes")
+    except (cramjam.DecompressionError, ValueError, LookupError, TypeError) as error:
         raise CorruptDataError(f"an entry cannot be read: {error!r}") from error
     if heads.last_offset != last:
         raise CorruptDataError(f"the batches of an entry end at offset {heads.last_offset}, not {last}")
-    return Entry(Partition(UUID(bytes=topic), index), heads, files, pieces, fields)
+    return Entry(Partition(UUID(bytes=topic), index), heads, files, pieces, fields, shapes)
 
 
 def _planes(numbers: Numbers) -> bytes:

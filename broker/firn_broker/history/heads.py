@@ -5,7 +5,7 @@ checksum is never used: its producer encoded it in another way, or rows are miss
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from crc32c import crc32c
@@ -14,6 +14,8 @@ from firn.records import contents, record_batch
 from firn.records.codecs import CodecError
 from firn_broker.history.sections import Numbers, Records, encode
 
+NONE: Numbers = np.zeros(0, np.uint8)
+"""No shapes."""
 _START = struct.Struct(">qiibI")
 _COVERED = struct.Struct(">hiqqqhii")
 """The two parts of a batch's header. Its checksum covers the second one and the section."""
@@ -26,7 +28,8 @@ class Heads:
     ``spans`` are the offsets that a batch covers, ``counts`` its records, ``attributes`` those of its header, with the codec.
     ``sizes`` are the bytes of its section without compression, and ``checksums`` the CRC-32C of these. ``stored`` are the bytes of the
     batch as its producer sent it. ``time_deltas`` has a value for each record of the batches with an append time, because a
-    table has only that time.
+    table has only that time. ``shapes`` has the number of the shape of each offset's value (uint8), or nothing if a table has values
+    as they came.
     """
 
     base_offset: int
@@ -42,6 +45,7 @@ class Heads:
     checksums: Numbers
     stored: Numbers
     time_deltas: Numbers
+    shapes: Numbers = field(default_factory=lambda: NONE)
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -81,8 +85,13 @@ class Heads:
         """Return the heads of the batches with the numbers ``first`` to ``end - 1``."""
         columns = {name: getattr(self, name)[first:end] for name in COLUMNS}
         edges = _edges(self.timed)
-        base = self.base_offset + int(self.spans[:first].sum())
-        return Heads(base, **columns, time_deltas=self.time_deltas[edges[first] : edges[end]])
+        skipped = int(self.spans[:first].sum())
+        return Heads(
+            self.base_offset + skipped,
+            **columns,
+            time_deltas=self.time_deltas[edges[first] : edges[end]],
+            shapes=self.shapes[skipped : skipped + int(self.spans[first:end].sum())],
+        )
 
 
 COLUMNS = (
@@ -121,7 +130,12 @@ def read(batches: Sequence[memoryview]) -> Heads:
 def joined(parts: Sequence[Heads]) -> Heads:
     """Return consecutive parts as one. Each part begins at the offset after the end of the part before it."""
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
-    return Heads(parts[0].base_offset, **columns, time_deltas=np.concatenate([part.time_deltas for part in parts]))
+    return Heads(
+        parts[0].base_offset,
+        **columns,
+        time_deltas=np.concatenate([part.time_deltas for part in parts]),
+        shapes=np.concatenate([part.shapes for part in parts]),
+    )
 
 
 def sections(heads: Heads, records: Records) -> list[memoryview | None]:

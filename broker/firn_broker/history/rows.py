@@ -3,7 +3,7 @@
 Columns are found by Iceberg's ids, because users may rename columns. Only the columns of a record are read."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,6 +15,8 @@ from firn.driver_requests.landed_offsets import DataFile, RecordFields
 from firn.model.errors import CorruptDataError
 from firn_broker.history.entries import Entry, Piece
 from firn_broker.history.sections import HEADERS, Numbers, Records
+from firn_broker.history.shapes.rendering import UnrenderableError, render, struct_of
+from firn_broker.history.shapes.shape import fields_of
 
 GROUP_BYTES = 192 << 20
 """Bytes of the columns of a record in a row group, without compression. A reader decodes whole row groups, so it needs this much
@@ -57,11 +59,14 @@ def has_fields(opened: pq.ParquetFile, fields: RecordFields) -> bool:
     return {fields.partition, fields.offset} <= dict(_ids(opened.schema_arrow, "")).keys()
 
 
-def groups(file: DataFile, opened: pq.ParquetFile, fields: RecordFields) -> list[Group]:
-    """Return the row groups of a file. Raises CorruptDataError if it has no bounds of partitions and offsets, or large row groups."""
+def groups(file: DataFile, opened: pq.ParquetFile, fields: RecordFields, members: Iterable[int] = ()) -> list[Group]:
+    """Return the row groups of a file. Raises CorruptDataError if it has no bounds of partitions and offsets, or large row groups.
+
+    ``members`` are the ids of the columns that values are made of, if ``fields`` has no column of values."""
     metadata, paths = opened.metadata, _paths(opened, file)
     places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
-    wanted = [_path(paths, field, file) for field in fields]
+    wanted = [_path(paths, field, file) for field in fields if field is not None]
+    wanted += [paths[field] for field in members if field in paths]
     inside = tuple(f"{path}." for path in wanted)
     of_records = [place for path, place in places.items() if path in wanted or path.startswith(inside)]
     found = []
@@ -102,10 +107,27 @@ class RowReader:
 
     def read(self, entry: Entry, first: int, last: int) -> Records:
         """Return the records with these offsets that the data files have. Raises CorruptDataError and UnavailableError."""
-        slots = _slots(entry, (piece for piece in entry.pieces if piece.first <= last and piece.last >= first))
+        found = self._found(entry, fields_of(entry.shapes), first, last)
+        if entry.fields.value is not None:
+            return ordered(found)
+        base, numbers = entry.heads.base_offset, entry.heads.shapes
+        try:
+            texts = [render(entry.shapes, numbers[each.offsets - base], each.values) for each in found]
+        except UnrenderableError as error:
+            raise CorruptDataError(f"topic {entry.partition.topic}, offsets {first} to {last}: {error}") from error
+        return ordered([replace(each, values=values) for each, values in zip(found, texts, strict=True)])
+
+    def read_members(self, entry: Entry, members: Sequence[int], first: int, last: int) -> list[Records]:
+        """Return the records with these offsets, with the columns ``members`` instead of values, of one row group after the other.
+
+        Raises CorruptDataError and UnavailableError."""
+        return self._found(entry, members, first, last)
+
+    def _found(self, entry: Entry, members: Sequence[int], first: int, last: int) -> list[Records]:
+        slots = _slots(entry, members, (piece for piece in entry.pieces if piece.first <= last and piece.last >= first))
         found = [_between(self._rows(slot), first, last) for slot in slots]
         self._forget(set(slots))
-        return ordered(found)
+        return found
 
     def _rows(self, slot: "_Slot") -> Records:
         rows = self._kept.pop(slot, None)
@@ -130,40 +152,52 @@ class _Slot(NamedTuple):
     row_group: int
     partition: int
     fields: RecordFields
+    members: tuple[int, ...]
 
 
-def _slots(entry: Entry, pieces: Iterable[Piece]) -> list[_Slot]:
-    index = entry.partition.index
-    return [_Slot(entry.files[piece.file], piece.row_group, index, entry.fields) for piece in pieces]
+def _slots(entry: Entry, members: Sequence[int], pieces: Iterable[Piece]) -> list[_Slot]:
+    index, wanted = entry.partition.index, tuple(members)
+    return [_Slot(entry.files[piece.file], piece.row_group, index, entry.fields, wanted) for piece in pieces]
 
 
 def _read(opened: pq.ParquetFile, slot: _Slot) -> Records:
     """Read the rows of a partition in a row group, in the order of their offsets. Raises CorruptDataError."""
-    of_rows, records = read_group(opened, slot.file, slot.row_group, slot.fields)
+    of_rows, records = read_group(opened, slot.file, slot.row_group, slot.fields, slot.members)
     wanted = of_rows == slot.partition
     if not wanted.all():
         records = records.select(np.flatnonzero(wanted))
     return records if _ascending(records.offsets) else records.select(np.argsort(records.offsets, kind="stable"))
 
 
-def read_group(opened: pq.ParquetFile, file: DataFile, number: int, fields: RecordFields) -> tuple[Numbers, Records]:
-    """Return the partition of each row of a row group, and the records. Rows without an offset are left out. Raises CorruptDataError."""
+def read_group(
+    opened: pq.ParquetFile, file: DataFile, number: int, fields: RecordFields, members: Sequence[int] = ()
+) -> tuple[Numbers, Records]:
+    """Return the partition of each row of a row group, and the records. Rows without an offset are left out. Raises CorruptDataError.
+
+    Without a column of values, the values of the records have the columns ``members``, as `struct_of` returns them."""
     found = _paths(opened, file)
-    paths = [_path(found, field, file) for field in fields]
+    paths = {field: _path(found, field, file) for field in fields if field is not None}
+    # A file from before a column was added does not have it.
+    paths |= {field: found[field] for field in members if field in found}
     try:
-        table = opened.read_row_group(number, columns=paths, use_threads=False)
-        columns = [_column(table, path) for path in paths]
-        if columns[0].null_count or columns[1].null_count:
+        table = opened.read_row_group(number, columns=list(paths.values()), use_threads=False)
+        columns = {field: _column(table, path) for field, path in paths.items()}
+        partitions, offsets = columns[fields.partition], columns[fields.offset]
+        if partitions.null_count or offsets.null_count:
             # Rows of another writer.
-            ours = pc.call_function("and", [columns[0].is_valid(), columns[1].is_valid()])
-            columns = [column.filter(ours) for column in columns]
-        partitions, offsets, times, keys, values, headers = columns
+            ours = pc.call_function("and", [partitions.is_valid(), offsets.is_valid()])
+            columns = {field: column.filter(ours) for field, column in columns.items()}
+            partitions, offsets = columns[fields.partition], columns[fields.offset]
+        if fields.value is None:
+            values = struct_of({field: columns[field] for field in members if field in columns}, len(offsets))
+        else:
+            values = columns[fields.value].cast(pa.binary())
         records = Records(
             offsets.to_numpy(zero_copy_only=False),
-            times.to_numpy(zero_copy_only=False),
-            keys.cast(pa.binary()),
-            values.cast(pa.binary()),
-            headers.cast(HEADERS),
+            columns[fields.time].to_numpy(zero_copy_only=False),
+            columns[fields.key].cast(pa.binary()),
+            values,
+            columns[fields.headers].cast(HEADERS),
         )
         return partitions.to_numpy(zero_copy_only=False), records
     except (pa.ArrowException, OSError, IndexError, ValueError) as error:

@@ -30,7 +30,7 @@ class Records:
     """Records of one partition in the order of their offsets.
 
     ``offsets`` and ``times`` (milliseconds since 1970) are int64. ``keys`` and ``values`` are binary arrays of Arrow, ``headers``
-    is one of type `HEADERS`; a record without headers may have null.
+    is one of type `HEADERS`; a record without headers may have null. Before values are rendered, they are an array of structs.
     """
 
     offsets: Numbers

@@ -335,15 +335,18 @@ def history_possible(observed: ObservedTopic) -> Failure | None:
             f"spec.storage.history: the brokers of profile {name} do not read tables; set Copy, or {step}",
         )
     schema, table = observed.schema, resource.spec.table
-    if isinstance(schema, RecordSchema) and schema.format is not SchemaFormat.RAW:
+    if isinstance(schema, RecordSchema) and schema.format not in (SchemaFormat.RAW, SchemaFormat.JSON):
         return Failure(
             Reason.INVALID_SPEC,
-            f"spec.storage.history: brokers rebuild raw values only, and spec.schema has format {schema.format}; set Copy",
+            f"spec.storage.history: brokers rebuild raw and JSON values only, and spec.schema has format {schema.format}; set Copy",
         )
     reasons = {
         "a table of several topics": table.shared,
         "a topic with routes": resource.spec.routes is not None or resource.spec.route is not None,
         "a sorted table": bool(table.sort_by),
+        "a JSON topic whose schema has columns": isinstance(schema, RecordSchema)
+        and schema.format is SchemaFormat.JSON
+        and schema.projection is not None,
         "a compacted topic": "compact" in resource.spec.config.get("cleanup.policy", ""),
     }
     for what, applies in reasons.items():

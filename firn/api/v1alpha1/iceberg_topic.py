@@ -880,7 +880,7 @@ class StorageSpec(ApiModel):
     history: Literal["Copy", "Single"] = Field(
         default="Copy",
         description="Copy: log and table both have each record. Single: the brokers delete batches of the log that the table gives back byte"
-        " for byte, and rebuild them for consumers. It needs a raw schema, and history in the profile of the operator's"
+        " for byte, and rebuild them for consumers. It needs a raw or JSON schema, and history in the profile of the operator's"
         " configuration. You can change it at any time.",
     )
 

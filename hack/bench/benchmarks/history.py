@@ -8,7 +8,7 @@ import io
 import json
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -67,7 +67,7 @@ def measure(options: Options) -> Iterator[Figure]:
     """Measure each case with each codec."""
     for case in CASES:
         values = values_of(case.record, MEGABYTES)
-        rows = [Row(offset, _time(offset), value) for offset, value in enumerate(values)]
+        rows = [Row(offset, time_of(offset), value) for offset, value in enumerate(values)]
         file = write_table(options.directory / f"{case.name}.parquet", rows, PARTITION.index, ROW_GROUP_BYTES)
         for codec, number in CODECS.items():
             batches = batches_of(case, values, number)
@@ -76,7 +76,7 @@ def measure(options: Options) -> Iterator[Figure]:
 
 def _figures(directory: Path, name: str, batches: Sequence[memoryview], file: DataFile) -> Iterator[Figure]:
     served = sum(map(len, batches))
-    files = _Files()
+    files = Files()
     table = Table(groups(file, files.open(file), FIELDS), FIELDS)
     started = time.process_time()
     parts = build(PARTITION, batches, table, RowReader(files))
@@ -84,7 +84,7 @@ def _figures(directory: Path, name: str, batches: Sequence[memoryview], file: Da
     found = [part for part in parts if isinstance(part, Entry)]
     served = sum(each.place.length for entry in found for each in entry.ranges("key", 0, 0))
     files.read = 0
-    seconds = min(_rebuilt(found, files) for _ in range(3))
+    seconds = min(rebuilt(found, files) for _ in range(3))
     kept, copied = asyncio.run(_copy(directory, batches))
     described = sum(len(entries.encode(entry)) for entry in found)
     yield Figure(
@@ -109,7 +109,7 @@ def _figures(directory: Path, name: str, batches: Sequence[memoryview], file: Da
     yield Figure(f"history_entry_{name}", described / len(batches), "bytes of an entry per batch", "lower")
 
 
-def _rebuilt(found: Sequence[Entry], files: "_Files") -> float:
+def rebuilt(found: Sequence[Entry], files: "Files") -> float:
     """Read all batches as a consumer does, and return the seconds of CPU time."""
     reader, started = RowReader(files), time.process_time()
     for entry in found:
@@ -143,7 +143,7 @@ async def _read(objects: DirectoryObjects, each: BatchRange) -> None:
     number_batches(each, data).whole(each)
 
 
-class _Files:
+class Files:
     """Data files of a directory. ``read`` counts the bytes of the columns that were read."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class _Files:
 class _Counted(io.FileIO):
     """A file that counts the bytes that are read from it."""
 
-    def __init__(self, path: str, files: _Files) -> None:
+    def __init__(self, path: str, files: Files) -> None:
         super().__init__(path)
         self._files = files
 
@@ -194,7 +194,7 @@ def batches_of(case: Case, values: Sequence[bytes], codec: int) -> list[memoryvi
             batch_size=1 << 30,
         )  # fmt: skip
         for place, value in enumerate(some):
-            builder.append(place, timestamp=_time(offset + place), key=None, value=value, headers=[])
+            builder.append(place, timestamp=time_of(offset + place), key=None, value=value, headers=[])
         batch = memoryview(bytearray(builder.build()))
         record_batch.number(batch, 0, offset)
         batches.append(batch)
@@ -202,12 +202,21 @@ def batches_of(case: Case, values: Sequence[bytes], codec: int) -> list[memoryvi
     return batches
 
 
-def _time(offset: int) -> int:
+def time_of(offset: int) -> int:
+    """Return the time of a record in milliseconds since 1970."""
     return 1_700_000_000_000 + offset
 
 
-def write_table(path: Path, rows: Sequence[Row], partition: int, group_bytes: int) -> DataFile:
-    """Write the data file of a raw topic with the rows of a partition, in row groups of about ``group_bytes`` in memory."""
+def write_table(
+    path: Path,
+    rows: Sequence[Row],
+    partition: int,
+    group_bytes: int,
+    members: Mapping[pa.Field, pa.ChunkedArray] | None = None,
+) -> DataFile:
+    """Write the data file of a topic with the rows of a partition, in row groups of about ``group_bytes`` in memory.
+
+    A file of a JSON topic has the columns ``members`` instead of the raw values of ``rows``."""
     count = len(rows)
     header = pa.struct([_field(10, "key", pa.string()), _field(11, "value", pa.binary())])
     kafka = {
@@ -220,8 +229,9 @@ def write_table(path: Path, rows: Sequence[Row], partition: int, group_bytes: in
         ),
     }
     struct = pa.StructArray.from_arrays(list(kafka.values()), fields=list(kafka))
-    columns = [_field(2, "value", pa.binary()), _field(3, "_kafka", struct.type)]
-    table = pa.table([pa.array([row.value for row in rows], pa.binary()), struct], schema=pa.schema(columns))
+    values = members or {_field(2, "value", pa.binary()): pa.array([row.value for row in rows], pa.binary())}
+    schema = pa.schema([*values, _field(3, "_kafka", struct.type)])
+    table = pa.table([*values.values(), struct], schema=schema)
     group = max(1, group_bytes * count // table.nbytes)
     pq.write_table(table, path, compression="zstd", row_group_size=group, use_dictionary=False)
     return DataFile(str(path), path.stat().st_size)

@@ -23,6 +23,7 @@ from firn_broker.log_types import RANGE_BYTES, Partition, TableRange
 from firn_broker.storage import wal
 from tests.unit.broker.batches import raw
 from tests.unit.broker.test_rebuilt_batches import Row, produced
+from tests.unit.broker.typed_rows import Typed
 
 PARTITION = Partition(UUID(int=7), 1)
 FIELDS = RecordFields(partition=4, offset=5, time=6, key=7, value=2, headers=8)
@@ -58,9 +59,18 @@ Landed = tuple[int, int, Row]
 
 
 def write(
-    path: Path, rows: Sequence[Landed], *, group: int, flat: bool = False, text: bool = False, names: str = ""
+    path: Path,
+    rows: Sequence[Landed],
+    *,
+    group: int,
+    flat: bool = False,
+    text: bool = False,
+    names: str = "",
+    typed: Typed | None = None,
 ) -> DataFile:
-    """Write a data file with ``group`` rows in each row group. ``names`` ends the names of columns."""
+    """Write a data file with ``group`` rows in each row group. ``names`` ends the names of columns.
+
+    A file of JSON values has the columns of ``typed`` instead of the values."""
     headers = [[{"key": name, "value": value} for name, value in row.headers] or None for *_, row in rows]
     members = [
         pa.array([partition for partition, *_ in rows], pa.int32()),
@@ -82,6 +92,8 @@ def write(
     else:
         kafka = [(field(3, f"_kafka{names}", pa.struct(KAFKA)), pa.StructArray.from_arrays(members, fields=KAFKA))]
     columns = [other, value, *kafka]
+    if typed is not None:
+        columns = [*zip(typed.schema, typed.columns_of([row.value for *_, row in rows]), strict=True), *kafka]
     table = pa.table([array for _, array in columns], schema=pa.schema([each for each, _ in columns]))
     pq.write_table(table, path, row_group_size=group)
     return DataFile(str(path), path.stat().st_size)

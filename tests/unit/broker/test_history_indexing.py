@@ -1,6 +1,7 @@
 """Indexing on whole brokers: WAL objects are replaced by the data files of a table, and consumers get the same batches."""
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -30,20 +31,26 @@ from tests.fakes.virtual_time import LoopClock, run
 from tests.unit.broker.batches import raw
 from tests.unit.broker.test_history_entries import FIELDS, Local, write
 from tests.unit.broker.test_history_entries import Landed as LandedRow
+from tests.unit.broker.test_json_shapes import ORDERS, orders
 from tests.unit.broker.test_rebuilt_batches import Row, produced
 from tests.unit.broker.test_whole_brokers import fetch, produce
+from tests.unit.broker.typed_rows import Typed
 from tests.unit.broker.whole import Asked, Shared, broker, create
 
 UPKEEP: dict[str, Any] = {"upkeep": {"interval_seconds": 10, "grace_seconds": 60, "merged_bytes": 0}}
 
 
 LATE = 1 << 50
+BOTH = pytest.mark.parametrize("typed", [None, ORDERS], ids=["raw", "json"])
+"""The kinds of values that brokers rebuild."""
 
 
 class World:
     """A topic of two partitions, and the rows of its table."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, typed: Typed | None = None) -> None:
+        """``typed``: the columns of a topic whose values are JSON."""
+        self.typed = typed
         self.shared = Shared()
         self.directory = directory
         self.topic = UUID(int=0)
@@ -60,7 +67,7 @@ class World:
         rng = random.Random(seed)
         for number in range(count):
             for partition in (0, 1):
-                rows = [Row(rng.randrange(10**12), None, b"v" * rng.randrange(40)) for _ in range(rng.randrange(1, 9))]
+                rows = [Row(rng.randrange(10**12), None, self._value(rng)) for _ in range(rng.randrange(1, 9))]
                 offset = self.landed_to[partition]
                 self.sent[partition].append(produced(rows, offset, idempotent=False))
                 answer = await produce(asked, "t", partition, produced(rows, 0, number % 5, idempotent=False))
@@ -68,15 +75,28 @@ class World:
                 self.rows += [(partition, offset + place, row) for place, row in enumerate(rows)]
                 self.landed_to[partition] += len(rows)
 
+    def _value(self, rng: random.Random) -> bytes | None:
+        if self.typed is None:
+            return b"v" * rng.randrange(40)
+        (order,) = orders(rng.randrange(2**32), 1)
+        text = json.dumps(order, separators=rng.choice([(", ", ": "), (",", ":")]))
+        return rng.choice([None, *[text.encode()] * 9])
+
     async def index(
         self, asked: Asked, rows: Sequence[LandedRow] | None = None, *, name: str = "file", generation: int = 1
     ) -> Indexed:
         """Write the rows to a data file, and index all offsets."""
-        file = write(self.directory / name, self.rows if rows is None else rows, group=60)
+        file = write(self.directory / name, self.rows if rows is None else rows, group=60, typed=self.typed)
         indexing = Indexing(self.shared.store, self.shared.objects, self.identifiers, Local(), LoopClock())
         ranges = [LandedRange(number, 0, end - 1) for number, end in self.landed_to.items() if end]
         landed = Landed(
-            topic=self.topic, generation=generation, until_ms=LATE, ranges=tuple(ranges), files=(file,), fields=FIELDS
+            topic=self.topic,
+            generation=generation,
+            until_ms=LATE,
+            ranges=tuple(ranges),
+            files=(file,),
+            fields=FIELDS if self.typed is None else FIELDS._replace(value=None),
+            members=() if self.typed is None else self.typed.members,
         )
         return await indexing.index(asked.broker.membership.lease, landed)
 
@@ -136,9 +156,10 @@ async def moved(directory: Path) -> World:
     return world
 
 
-def test_consumers_get_the_same_batches_from_the_table(tmp_path: Path) -> None:
+@BOTH
+def test_consumers_get_the_same_batches_from_the_table(tmp_path: Path, typed: Typed | None) -> None:
     async def story() -> None:
-        world = World(tmp_path)
+        world = World(tmp_path, typed)
         async with broker(world.shared, **UPKEEP) as asked:
             await made(world, asked)
             await world.fill(asked, 20)
@@ -161,9 +182,10 @@ def test_consumers_get_the_same_batches_from_the_table(tmp_path: Path) -> None:
     run(story())
 
 
-def test_batches_without_rows_stay_in_the_history_object(tmp_path: Path) -> None:
+@BOTH
+def test_batches_without_rows_stay_in_the_history_object(tmp_path: Path, typed: Typed | None) -> None:
     async def story() -> None:
-        world = World(tmp_path)
+        world = World(tmp_path, typed)
         async with broker(world.shared, **UPKEEP) as asked:
             await made(world, asked)
             await world.fill(asked, 20)
@@ -495,9 +517,10 @@ def generations(world: World) -> set[int]:
     return {wal.generation(key) for key in world.shared.objects.objects if key.endswith(wal.HISTORY)}
 
 
-def test_batches_move_to_data_files_of_a_later_generation(tmp_path: Path) -> None:
+@BOTH
+def test_batches_move_to_data_files_of_a_later_generation(tmp_path: Path, typed: Typed | None) -> None:
     async def story() -> None:
-        world = World(tmp_path)
+        world = World(tmp_path, typed)
         async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
             await made(world, asked)
             await world.fill(asked, 12)
@@ -522,9 +545,10 @@ def test_batches_move_to_data_files_of_a_later_generation(tmp_path: Path) -> Non
     run(story())
 
 
-def test_moved_batches_keep_codecs_and_sizes_of_their_producers(tmp_path: Path) -> None:
+@BOTH
+def test_moved_batches_keep_codecs_and_sizes_of_their_producers(tmp_path: Path, typed: Typed | None) -> None:
     async def story() -> None:
-        world = World(tmp_path)
+        world = World(tmp_path, typed)
         async with broker(world.shared, tables=world.tables(), **UPKEEP) as asked:
             await made(world, asked)
             await world.fill(asked, 10)

@@ -25,6 +25,7 @@ PROFILES: dict[str, dict[str, Any]] = {
     "closed": gen.diskless(directReads={}),
 }
 COPY_SPEC: dict[str, Any] = {"profile": "waves", "schema": {"raw": "Binary"}}
+JSON_SCHEMA: dict[str, Any] = {"format": "Json", "fields": [{"name": "id", "type": "long"}]}
 SINGLE_SPEC: dict[str, Any] = {**COPY_SPEC, "storage": {"history": "Single"}}
 
 
@@ -46,14 +47,15 @@ async def report(live: World, problem: str = "", untagged: dict[int, int] | None
     await live.settle()
 
 
-async def test_topic_table_contract_and_rights_follow_the_spec() -> None:
-    live = await created(**SINGLE_SPEC)
+@pytest.mark.parametrize("schema", [{"raw": "Binary"}, JSON_SCHEMA])
+async def test_topic_table_contract_and_rights_follow_the_spec(schema: dict[str, Any]) -> None:
+    live = await created(**{**SINGLE_SPEC, "schema": schema})
     topic = live.topics.topics["waves", "flights"]
     assert live.conditions()["SpecValid"] == ("True", "Valid")
     assert (dict(topic.configs), live.job().table.history) == ({HISTORY: SINGLE}, SINGLE)
     alter = AclRule("Topic", "flights", "Literal", "Alter")
     assert alter in rules_of(live.job())
-    await change(live, **COPY_SPEC)
+    await change(live, **{**COPY_SPEC, "schema": schema})
     assert (dict(live.topics.topics["waves", "flights"].configs), live.job().table.history) == ({}, "Copy")
     assert alter not in rules_of(live.job())
     assert "history" not in live.job().model_dump_json()
@@ -99,8 +101,17 @@ async def test_a_dropped_tag_is_a_condition_until_no_record_depends_on_it() -> N
         ({"profile": "classic"}, "the brokers of profile classic do not read tables; set Copy, or create this"),
         ({"profile": "closed"}, "set Copy, or set profiles.closed.history in the operator's configuration"),
         (
-            {"schema": {"format": "Json", "fields": [{"name": "id", "type": "long"}]}},
-            "brokers rebuild raw values only, and spec.schema has format Json; set Copy",
+            {
+                "schema": {
+                    "format": "Avro",
+                    "text": '{"type":"record","name":"A","fields":[{"name":"id","type":"long"}]}',
+                }
+            },
+            "brokers rebuild raw and JSON values only, and spec.schema has format Avro; set Copy",
+        ),
+        (
+            {"schema": {**JSON_SCHEMA, "columns": [{"name": "id", "type": "long", "from": "$.id"}]}},
+            "cannot rebuild the records of a JSON topic whose schema has columns; set Copy",
         ),
         ({"table": {"shared": True}}, "cannot rebuild the records of a table of several topics; set Copy"),
         ({"table": {"sortBy": ["_kafka.offset"]}}, "cannot rebuild the records of a sorted table; set Copy"),

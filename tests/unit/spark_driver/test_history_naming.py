@@ -9,6 +9,7 @@ import pytest
 
 from firn.driver_requests.landed_offsets import (
     LANDED_PATH,
+    MAX_MEMBERS,
     UNINDEXED_PATH,
     FirstOffset,
     FirstOffsets,
@@ -18,7 +19,7 @@ from firn.driver_requests.landed_offsets import (
     Refusal,
 )
 from firn.model.errors import UnavailableError
-from firn.model.jobs import DirectReads, RecordSchema, TableTarget
+from firn.model.jobs import Column, DirectReads, KeySchema, RecordSchema, TableTarget
 from firn.model.names import LOG_TAG as TAG
 from firn.model.progress import HistoryProgress
 from firn_spark.ingestion.history import naming
@@ -170,7 +171,8 @@ class Stage:
         self.now = 1_000_000.0
         iceberg = SimpleNamespace(expressions=SimpleNamespace(Expressions=Expressions()))
         jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(iceberg=iceberg)))
-        tables = SimpleNamespace(load=lambda *_: self.table, jvm=jvm)
+        self.names: tuple[Any, Any] = (), {}
+        tables = SimpleNamespace(load=lambda *_: self.table, names=lambda _: self.names, jvm=jvm)
         reads = DirectReads(address="http://brokers", token_path="/none", url="s3://b")
         target = TableTarget(
             catalog="lake",
@@ -333,11 +335,52 @@ def test_a_profile_without_direct_reads_is_named(monkeypatch: pytest.MonkeyPatch
 def test_values_that_are_no_bytes_of_records_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch)
     stage.waiting = {0: 0}
-    stage.topic.job = job(table=stage.topic.job.table)
+    stage.topic.job = job(table=stage.topic.job.table, record_schema=RecordSchema(format="Avro"))
     report = stage.look()
     assert report is not None
-    assert "brokers can rebuild raw values only" in report.problem
+    assert "brokers cannot rebuild values in Avro" in report.problem
     assert stage.table.tags == {}
+
+
+STRUCT = {"type": "struct", "fields": [{"id": 21, "name": "city", "required": False, "type": "string"}]}
+LIST = {"type": "list", "element-id": 22, "element-required": False, "element": STRUCT}
+MAP = {"type": "map", "key-id": 23, "key": "string", "value-id": 24, "value-required": False, "value": LIST}
+FIELDS = [
+    {"id": 11, "name": "id", "required": False, "type": "long"},
+    {"id": 12, "name": "place", "required": False, "type": STRUCT},
+    {"id": 13, "name": "places", "required": False, "type": MAP},
+    {"id": 14, "name": "key_id", "required": False, "type": "long"},
+    {"id": 15, "name": "_kafka", "required": False, "type": STRUCT},
+]
+
+
+def test_the_columns_of_json_members_are_named_under_all_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.waiting, stage.table.files = {0: 0}, [(0, 0, 99, "a")]
+    key = KeySchema(format="Json", columns="Flat", fields=(Column(name="id", type="long"),))
+    schema = RecordSchema(format="Json", fields=(Column(name="id", type="long"),), key=key)
+    stage.topic.job = job(table=stage.topic.job.table, record_schema=schema)
+    stage.names = FIELDS, {11: ("number",), 21: ("town",)}
+    report = stage.look()
+    assert report is not None
+    assert report.problem == ""
+    (named,) = stage.named
+    assert named.fields.value is None
+    assert {tuple(each) for each in named.members} == {
+        (-1, "id", 11), (-1, "number", 11), (-1, "place", 12), (12, "city", 21), (12, "town", 21), (-1, "places", 13),
+        (22, "city", 21), (22, "town", 21),
+    }  # fmt: skip
+
+
+def test_too_many_members_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.waiting, stage.table.files = {0: 0}, [(0, 0, 99, "a")]
+    stage.topic.job = job(table=stage.topic.job.table, record_schema=RecordSchema(format="Json"))
+    stage.names = [{"id": 1, "name": "a", "type": "long"}], {1: tuple(map(str, range(MAX_MEMBERS)))}
+    report = stage.look()
+    assert report is not None
+    assert f"brokers can rebuild values with {MAX_MEMBERS} members, and it has {MAX_MEMBERS + 1}" in report.problem
+    assert stage.named == []
 
 
 def test_brokers_that_are_busy_are_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:

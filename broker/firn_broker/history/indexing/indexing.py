@@ -17,10 +17,10 @@ from firn.records import record_batch
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.history import entries, heads
 from firn_broker.history.entries import Entry
-from firn_broker.history.heads import Heads
-from firn_broker.history.indexing.building import ENTRY_BYTES, Kept, Table, build
+from firn_broker.history.indexing.building import ENTRY_BYTES, Kept, Known, Table, build
 from firn_broker.history.rebuilding.rebuilder import Rebuilder
 from firn_broker.history.rows import Files, RowReader, groups
+from firn_broker.history.shapes.choosing import Chooser
 from firn_broker.log.blocks import Slot, number_batches, slot_of
 from firn_broker.log_types import (
     UNMERGEABLE,
@@ -52,8 +52,8 @@ class _Run:
 
     ranges: Sequence[BatchRange]
     batches: Sequence[memoryview]
-    heads: Heads | None = None
-    """The heads of rebuilt batches; None for batches of WAL objects."""
+    known: Known | None = None
+    """What is known of rebuilt batches; None for batches of WAL objects."""
     entry: Entry | None = None
     """The entry of the ranges, if the data files of its rows are still those of the table. Its batches are not read."""
 
@@ -152,9 +152,9 @@ class Indexing:
                     if run.entry is not None:
                         parts: list[Entry | Kept] = [run.entry]
                     else:
-                        parts = build(partition, run.batches, table, reader, run.heads)
+                        parts = build(partition, run.batches, table, reader, run.known)
                     stretch = _Stretch(partition, run.ranges, parts)
-                    if run.heads is None and run.entry is None and not any(isinstance(part, Entry) for part in parts):
+                    if run.known is None and run.entry is None and not any(isinstance(part, Entry) for part in parts):
                         # A copy would free nothing.
                         counts.left += len(run.batches)
                         counts.left_bytes += sum(map(len, run.batches))
@@ -170,13 +170,16 @@ class Indexing:
         return counts
 
     def _table(self, landed: Landed, counts: Indexed) -> Table:
-        found = []
+        chooser = None
+        if landed.fields.value is None:
+            chooser = Chooser({(each.parent, each.name): each.field for each in landed.members})
+        found, members = [], [] if chooser is None else chooser.columns
         for file in landed.files:
             try:
-                found += groups(file, self._files.open(file), landed.fields)
+                found += groups(file, self._files.open(file), landed.fields, members)
             except CorruptDataError as error:
                 counts.note(error)
-        return Table(found, landed.fields)
+        return Table(found, landed.fields, chooser)
 
     async def _next(self, partition: Partition, first: int, last: int, generation: int) -> list[BatchRange]:
         """Return the next ranges between two offsets that follow one another, of about `ENTRY_BYTES`, without those of ``generation``."""
@@ -230,7 +233,9 @@ class Indexing:
         if files >= set(entry.files):
             return _Run(ranges, [], entry=replace(entry, heads=known))
         rebuilt = await self._tables.rebuild(ranges)
-        return _Run(ranges, [batch for data in rebuilt for batch in record_batch.split(data)], known)
+        return _Run(
+            ranges, [batch for data in rebuilt for batch in record_batch.split(data)], Known(known, entry.shapes)
+        )
 
     async def _stored(self, ranges: Sequence[BatchRange], counts: Indexed) -> dict[Slot, Sequence[memoryview]]:
         """Return the batches of ranges of WAL objects, without those that cannot be read."""

@@ -29,11 +29,12 @@ from firn.driver_requests.landed_offsets import (
 )
 from firn.model import names
 from firn.model.errors import FirnError, NotReadyError
-from firn.model.jobs import DirectReads, SchemaFormat
+from firn.model.jobs import DirectReads
 from firn.model.progress import HistoryProgress, Offsets
 from firn.tables import rows
 from firn_spark.credentials import without_secrets
 from firn_spark.ingestion.history import tags
+from firn_spark.ingestion.history.record_fields import member_fields, record_fields
 from firn_spark.ingestion.topics.state import History
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.diskless.direct_reads import uuid_of
@@ -168,7 +169,7 @@ class HistoryNaming:
             return state.report or HistoryProgress()
         if landed is None or landed.topic_id != topic.topic_id:
             return state.report or HistoryProgress(untagged={})
-        fields = _fields(table, topic.job.table.metadata_columns, topic.job.record_schema.format)
+        fields = record_fields(table, topic.job.table.metadata_columns, topic.job.record_schema.format)
         generation = tags.hold(table, snapshot)
         self._release(topic, listener, table, tags.replaced_before(table, time.time() - RELEASED_SECONDS))
         found = _unindexed(topic, listener, table, generation)
@@ -238,6 +239,7 @@ class HistoryNaming:
             ranges=tuple(ranges),
             files=tuple(files),
             fields=fields,
+            members=member_fields(self._tables, table, topic.schema) if fields.value is None else (),
         )
 
     def _files(self, table: Any, snapshot: Any, ranges: Sequence[LandedRange], shape: str) -> Iterator[DataFile]:
@@ -297,18 +299,3 @@ def _fewer(ranges: Sequence[LandedRange]) -> list[LandedRange]:
     if all(each.first == each.last for each in ranges):
         return list(ranges[: len(ranges) // 2])
     return [each._replace(last=(each.first + each.last) // 2) for each in ranges]
-
-
-def _fields(table: Any, shape: str, format: SchemaFormat) -> RecordFields:
-    """Return the ids of the columns with the parts of a record. Raises NotReadyError if the table lacks one."""
-    if format is not SchemaFormat.RAW:
-        raise NotReadyError(f"table {table.name()}: brokers can rebuild raw values only")
-    schema, ids = table.schema(), list[int]()
-    for name in rows.record_columns(shape):
-        found = schema.findField(name)
-        if found is None:
-            raise NotReadyError(
-                f"table {table.name()}: brokers need column {name} to rebuild records; add it to the schema"
-            )
-        ids.append(int(found.fieldId()))
-    return RecordFields(*ids)

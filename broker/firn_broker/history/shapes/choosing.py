@@ -1,0 +1,103 @@
+"""Chooses the shapes of the records of a topic: which one gives back the value of each record."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from firn.driver_requests.landed_offsets import RECORD
+from firn_broker.history.sections import Numbers
+from firn_broker.history.shapes.finding import Names, find
+from firn_broker.history.shapes.joining import valid
+from firn_broker.history.shapes.rendering import NO_SHAPE, UnrenderableError, render
+from firn_broker.history.shapes.shape import Object
+
+MOST_SHAPES = 32
+"""Shapes of an entry."""
+MOST_FAILURES = 16
+"""Records without a shape after which the other records of some rows are not looked at. Their text may be free."""
+_KEPT = MOST_SHAPES // 2
+_SAMPLE = 512
+"""Records by which one of several shapes is chosen."""
+_HINTS = 4
+"""Known shapes that a new one may extend."""
+
+
+@dataclass(slots=True)
+class Chooser:
+    """The shapes of a topic that were found until now. The first one gives back the most records."""
+
+    names: Names
+    shapes: list[Object] = field(default_factory=list)
+
+    @property
+    def columns(self) -> list[int]:
+        """Return the ids of the columns that values are made of."""
+        return sorted({field for (parent, _), field in self.names.items() if parent == RECORD})
+
+    def order(self, numbers: Numbers) -> None:
+        """Keep the shapes with these numbers that most records have, and leave room for others."""
+        counts = np.bincount(numbers, minlength=len(self.shapes))[: len(self.shapes)]
+        used = [place for place in np.argsort(-counts, kind="stable").tolist() if counts[place]]
+        self.shapes = [self.shapes[place] for place in used[:_KEPT]]
+
+    def numbers(self, rows: pa.StructArray, texts: pa.Array) -> Numbers:
+        """Return the number of the shape that gives the text of each row: `NO_SHAPE` for null, and if there is none.
+
+        Shapes that are missing are found from the texts."""
+        matches = [_equal(shape, rows, texts) for shape in self.shapes]
+        left = valid(texts)
+        for match in matches:
+            left &= ~match
+        failures = 0
+        while failures < MOST_FAILURES and len(self.shapes) < MOST_SHAPES and left.any():
+            place = int(np.argmax(left))
+            shape = self._best(place, left, rows, texts)
+            match = np.zeros(len(rows), np.bool_) if shape is None else _equal(shape, rows, texts)
+            if shape is None or not match[place]:
+                failures += 1
+                left[place] = False
+                continue
+            self.shapes.append(shape)
+            matches.append(match)
+            left &= ~match
+        return _chosen(matches, valid(texts))
+
+    def _best(self, place: int, left: Numbers, rows: pa.StructArray, texts: pa.Array) -> Object | None:
+        """Return the shape of the text at ``place`` that fits most of the texts that are ``left``."""
+        sample = pa.array(np.flatnonzero(left)[:_SAMPLE])
+        some, wanted = rows.take(sample), texts.take(sample)
+        best, most = None, 0
+        for shape in find(texts[place].as_py(), rows.slice(place, 1), self.names, self.shapes[: -_HINTS - 1 : -1]):
+            count = int(_equal(shape, some, wanted).sum())
+            if count > most:
+                best, most = shape, count
+            if count == len(sample):
+                break
+        return best
+
+
+def _equal(shape: Object, rows: pa.StructArray, texts: pa.Array) -> Numbers:
+    """Return for which rows a shape gives the text."""
+    try:
+        rendered = render([shape], np.zeros(len(rows), np.uint8), rows)
+    except UnrenderableError:
+        return np.zeros(len(rows), np.bool_)
+    equal: Numbers = pc.call_function("equal", [rendered, texts]).fill_null(False).to_numpy(zero_copy_only=False)
+    return equal
+
+
+def _chosen(matches: Sequence[Numbers], present: Numbers) -> Numbers:
+    """Return the number of a shape for each text, so that few shapes are used."""
+    numbers = np.full(len(present), NO_SHAPE, np.uint8)
+    left = present.copy()
+    while matches:
+        counts = [int((match & left).sum()) for match in matches]
+        best = int(np.argmax(counts))
+        if not counts[best]:
+            break
+        numbers[matches[best] & left] = best
+        left &= ~matches[best]
+    return numbers

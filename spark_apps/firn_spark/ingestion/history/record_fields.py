@@ -1,0 +1,64 @@
+"""Names the columns of a table that have the parts of records, so that brokers can rebuild the records."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from firn.driver_requests.landed_offsets import MAX_MEMBERS, RECORD, MemberField, RecordFields
+from firn.model.errors import NotReadyError
+from firn.model.jobs import RecordSchema, SchemaFormat
+from firn.tables import renames, rows
+from firn.tables.renames import Fields, FormerNames
+from firn_spark.tables.java_tables import Tables
+
+
+def record_fields(table: Any, metadata_columns: str, format: SchemaFormat) -> RecordFields:
+    """Return the ids of the columns with the parts of a record. Raises NotReadyError if the table lacks one."""
+    if format not in (SchemaFormat.RAW, SchemaFormat.JSON):
+        raise NotReadyError(f"table {table.name()}: brokers cannot rebuild values in {format}")
+    has_values = format is SchemaFormat.RAW
+    schema, ids = table.schema(), list[int]()
+    for name in rows.record_columns(metadata_columns):
+        if name == rows.VALUE_COLUMN and not has_values:
+            continue
+        found = schema.findField(name)
+        if found is None:
+            raise NotReadyError(
+                f"table {table.name()}: brokers need column {name} to rebuild records; add it to the schema"
+            )
+        ids.append(int(found.fieldId()))
+    if has_values:
+        return RecordFields(*ids)
+    partition, offset, time, key, headers = ids
+    return RecordFields(partition, offset, time, key, None, headers)
+
+
+def member_fields(tables: Tables, table: Any, schema: RecordSchema) -> tuple[MemberField, ...]:
+    """Return the columns of the members of JSON values, under all names that they had. Raises NotReadyError if they are too many."""
+    fields, former = tables.names(table)
+    other = {column.name for column in rows.key_columns(schema.key)}
+    of_values = [
+        each for each in fields if not each["name"].startswith(rows.METADATA_COLUMN) and each["name"] not in other
+    ]
+    found = tuple(_named(RECORD, of_values, former))
+    if len(found) > MAX_MEMBERS:
+        raise NotReadyError(
+            f"table {table.name()}: brokers can rebuild values with {MAX_MEMBERS} members, and it has {len(found)}"
+        )
+    return found
+
+
+def _named(parent: int, fields: Fields, former: FormerNames) -> Iterator[MemberField]:
+    for field in fields:
+        for name in (field["name"], *former.get(field["id"], ())):
+            yield MemberField(parent, name, field["id"])
+        yield from _inside(field, former)
+
+
+def _inside(field: dict[str, Any], former: FormerNames) -> Iterator[MemberField]:
+    """Yield the members of objects inside a column."""
+    inner = renames.parts(field["type"])
+    if isinstance(field["type"], dict) and field["type"]["type"] == "struct":
+        yield from _named(field["id"], inner, former)
+        return
+    for each in inner:
+        yield from _inside(each, former)
