@@ -9,7 +9,7 @@ import yaml
 
 from firn.model.conditions import ConditionType
 from hack import quickstart
-from hack.quickstart import SYSTEM, apply, get, kubectl
+from hack.quickstart import SYSTEM, apply, kubectl
 from tests.e2e.brokers import PATIENCE, await_rolled, await_until, kill
 from tests.e2e.commands import firn
 from tests.e2e.coordinators import move_to_new_cluster, replace_coordinator
@@ -132,7 +132,7 @@ def test_flights_stay_readable_after_they_moved_to_the_table(namespace: str) -> 
         apply(each)
     topic, table, before = filled(manifest, FLIGHTS)
     typed_topic, _, typed_before = filled(typed, TYPED_FLIGHTS)
-    servers = get("icebergtopic", "flights", namespace)["status"]["bootstrapServers"]
+    servers = await_ready("flights", namespace, timeout=PATIENCE)["status"]["bootstrapServers"]
 
     for each in manifests:
         each["spec"]["storage"] = {"history": "Single"}
