@@ -180,7 +180,7 @@ UNREBUILT_RANGES = Counter(
 REDIRECTED_PARTITIONS = Counter(
     "firn_broker_redirected_partitions_total",
     "Partitions of fetches for which this broker named another one. history: a history broker, for old records. newest: the broker of the"
-    " partition, because the consumer has read the old records",
+    " partition, because the consumer has read the old records. Partitions that have a replica in the rack of the consumer do not count",
     ["to"],
 )
 UNMERGED_SECONDS = Gauge(

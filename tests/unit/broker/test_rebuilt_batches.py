@@ -73,7 +73,8 @@ TEXT = st.none() | st.binary(max_size=300)
 ROWS = st.lists(
     st.builds(
         Row,
-        st.integers(-1, MOST_TIME) | st.integers(1_700_000_000_000, 1_700_000_100_000),
+        # The builder takes -1 at first for a time that is not set.
+        st.integers(0, MOST_TIME) | st.integers(1_700_000_000_000, 1_700_000_100_000),
         TEXT,
         TEXT,
         st.lists(st.tuples(st.text(max_size=9), TEXT), max_size=4),
