@@ -25,10 +25,12 @@ from firn_broker.log_types import Partition, Unindexed
 from firn_broker.maintenance import fsck
 from firn_broker.storage.objects import MemoryObjects
 from tests.fakes.virtual_time import LoopClock, run
-from tests.unit.broker.test_history_entries import FIELDS, write
 from tests.unit.broker.test_history_entries import Landed as Row
+from tests.unit.broker.test_history_entries import write
 from tests.unit.broker.test_history_indexing import UPKEEP, World, made, uncompressed
+from tests.unit.broker.test_json_shapes import ORDERS
 from tests.unit.broker.test_whole_brokers import fetch
+from tests.unit.broker.typed_rows import Typed
 from tests.unit.broker.whole import Asked, broker
 
 SEEDS = 200 if os.environ.get("FIRN_LONG") else 8
@@ -42,7 +44,8 @@ PARTITIONS = (0, 1)
 class Lake:
     """A table: data files in a directory, those that the newest snapshot has, and the tags that a driver sets."""
 
-    def __init__(self, directory: Path, chance: random.Random) -> None:
+    def __init__(self, directory: Path, chance: random.Random, typed: Typed | None) -> None:
+        self.typed = typed
         self.directory = directory
         self.chance = chance
         self.rows: dict[str, Sequence[Row]] = {}
@@ -65,7 +68,7 @@ class Lake:
             parts.setdefault(self.chance.randrange(spread), []).append(row)
         for part in parts.values():
             path = str(self.directory / f"file-{len(self.begun)}-{self.chance.getrandbits(64):x}")
-            write(Path(path), part, group=self.chance.choice((3, 20, 100)))
+            write(Path(path), part, group=self.chance.choice((3, 20, 100)), typed=self.typed)
             self.rows[path] = part
             self.live.add(path)
 
@@ -138,8 +141,10 @@ class Story:
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.world = World(directory)
-        self.lake = Lake(directory, self.chance)
+        # The values of some topics are JSON.
+        typed = ORDERS if seed % 4 == 1 else None
+        self.world = World(directory, typed)
+        self.lake = Lake(directory, self.chance, typed)
         self.landed = dict.fromkeys(PARTITIONS, 0)
         self.log_start = dict.fromkeys(PARTITIONS, 0)
         self.running: dict[int, asyncio.Task[Indexed]] = {}
@@ -213,9 +218,7 @@ class Story:
         ranges = [LandedRange(part, first, self.landed[part] - 1) for part, first in firsts.items()]
         if number not in self.running and (ranges := [each for each in ranges if each.first <= each.last]):
             until = int((LoopClock().now().timestamp() + VALID_SECONDS) * 1000)
-            named = Landed(
-                topic=self.world.topic, generation=generation, until_ms=until, ranges=tuple(ranges), files=self.lake.files(), fields=FIELDS
-            )  # fmt: skip
+            named = self.world.named(ranges, self.lake.files(), generation, until)
             self.running[number] = asyncio.create_task(self.index(brokers[number], number, named))
             self.ended.append(self.running[number])
 

@@ -89,16 +89,20 @@ class World:
         file = write(self.directory / name, self.rows if rows is None else rows, group=60, typed=self.typed)
         indexing = Indexing(self.shared.store, self.shared.objects, self.identifiers, Local(), LoopClock())
         ranges = [LandedRange(number, 0, end - 1) for number, end in self.landed_to.items() if end]
-        landed = Landed(
+        return await indexing.index(asked.broker.membership.lease, self.named(ranges, (file,), generation, LATE))
+
+    def named(self, ranges: Sequence[LandedRange], files: Sequence[DataFile], generation: int, until: int) -> Landed:
+        """Return the request of a driver."""
+        typed = self.typed
+        return Landed(
             topic=self.topic,
             generation=generation,
-            until_ms=LATE,
+            until_ms=until,
             ranges=tuple(ranges),
-            files=(file,),
-            fields=FIELDS if self.typed is None else FIELDS._replace(value=None),
-            members=() if self.typed is None else self.typed.members,
+            files=tuple(files),
+            fields=FIELDS if typed is None else FIELDS._replace(value=None),
+            members=() if typed is None else typed.members,
         )
-        return await indexing.index(asked.broker.membership.lease, landed)
 
     async def ranges(self, partition: int) -> list[BatchRange]:
         (result,) = await self.shared.store.log.find([Lookup(Partition(self.topic, partition), 0, 1 << 60)])

@@ -33,11 +33,11 @@ def find(data: bytes, row: pa.StructArray, names: Names, known: Sequence[Object]
         text = split(data)
     except IrregularError:
         return
-    found = set[Object]()
+    found, tried = set[Object](), dict[tuple[int, Form], bool]()
     for hint in (*known, None):
         for style, layout in product(STYLES, LAYOUTS):
             try:
-                shape = _Finder(names, style, layout).object(text, row, RECORD, hint)
+                shape = _Finder(names, style, layout, tried).object(text, row, RECORD, hint)
                 if hint is not None:
                     shape = merged(hint, shape)
             except (IrregularError, pa.ArrowException):
@@ -90,6 +90,8 @@ class _Finder:
     names: Names
     style: Strings
     layout: Reals
+    tried: dict[tuple[int, Form], bool]
+    """Whether a form gives a token, by the identity of the token."""
 
     def object(self, text: Listed, row: pa.StructArray, parent: int, hint: Any) -> Object:
         """Return the shape of an object whose columns are those of the only row. Raises IrregularError."""
@@ -115,7 +117,7 @@ class _Finder:
                 raise IrregularError("a value of the text is null in the row")
             return Unknown()
         if isinstance(text, Token):
-            return self._scalar(text.text, value, hint)
+            return self._scalar(text, value, hint)
         if text.open.startswith("{") and pa.types.is_struct(kind):
             return self.object(text, value, field, hint)
         if text.open.startswith("[") and pa.types.is_list(kind):
@@ -142,16 +144,16 @@ class _Finder:
             node = merged(node, self.node(item.value, value.items.slice(edge + place, 1), field, node))
         return Entries(text.open, text.separator, text.close, key, colon, node)
 
-    def _scalar(self, text: str, value: pa.Array, hint: Any) -> Form:
-        quoted = text.startswith('"')
-        content = (text[1:-1] if quoted else text).encode()
+    def _scalar(self, token: Token, value: pa.Array, hint: Any) -> Form:
+        quoted = token.text.startswith('"')
+        text = token.text[1:-1] if quoted else token.text
         known: list[Form] = [] if hint is None or isinstance(hint, Object | Array | Entries | Unknown) else [hint]
-        for form in (*known, *self._forms(content.decode(), value.type, quoted)):
-            try:
-                if form.quoted == quoted and form.texts(value)[0].as_py() == content:
-                    return form
-            except (pa.ArrowException, ValueError):
-                continue
+        for form in (*known, *self._forms(text, value.type, quoted)):
+            key = id(token), form
+            if key not in self.tried:
+                self.tried[key] = form.quoted == quoted and _gives(form, value, text.encode())
+            if self.tried[key]:
+                return form
         raise IrregularError(f"no form gives {text[:40]}")
 
     def _forms(self, text: str, kind: Any, quoted: bool) -> Iterator[Form]:
@@ -178,6 +180,13 @@ class _Finder:
             yield from (Uuids(False), Uuids(True), Base64())
         elif pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
             yield Base64()
+
+
+def _gives(form: Form, value: pa.Array, text: bytes) -> bool:
+    try:
+        return bool(form.texts(value)[0].as_py() == text)
+    except (pa.ArrowException, ValueError):
+        return False
 
 
 def _clocks(text: str) -> Iterator[Clock]:
