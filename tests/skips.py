@@ -17,6 +17,7 @@ ALLOWED = {
 """Test id -> reason. These tests are skipped on every machine."""
 DEPENDS_ON_THE_MACHINE = {
     "tests/e2e/cluster/test_local_cluster.py": "the local provider needs root",
+    "tests/integration/broker/test_json_serialisers.py": "cargo is not installed",
     "tests/integration/ingestion/test_roll_back.py": "the history of this clone does not have version 0.2.0",
 }
 """Module -> reason, which the skip must name. These tests run on some machines only."""

@@ -19,7 +19,7 @@ MAX_TOPICS = 1_000
 MAX_FILES = 4_000
 MAX_PARTITIONS = 4_000
 MAX_TAGS = 1_000
-MAX_MEMBERS = 10_000
+MAX_MEMBERS = 16_000
 RECORD = -1
 """The parent of the members of a record."""
 MAX_REQUEST_BYTES = 2 << 20
@@ -119,7 +119,7 @@ class Landed(Contract):
     ranges: Annotated[tuple[LandedRange, ...], Field(max_length=MAX_PARTITIONS)]
     files: Annotated[tuple[DataFile, ...], Field(max_length=MAX_FILES)]
     fields: RecordFields
-    members: Annotated[tuple[MemberField, ...], Field(max_length=MAX_MEMBERS)] = ()
+    members: Annotated[tuple[MemberField, ...], Field(max_length=MAX_MEMBERS, exclude_if=lambda found: not found)] = ()
     """The columns of the members of JSON values, if ``fields`` has no column of values."""
 
 

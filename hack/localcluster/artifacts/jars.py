@@ -16,6 +16,7 @@ from hack.support.progress import Failure, side_by_side, step
 POM = REPOSITORY / "hack" / "images" / "jars" / "pom.xml"
 OWN_POMS = {
     "streams": REPOSITORY / "tests/clients/streams/pom.xml",
+    "serialisers": REPOSITORY / "tests/clients/serialisers/pom.xml",
     "iceberg-rest": REPOSITORY / "tests/servers/iceberg_rest.xml",
     "apicurio": REPOSITORY / "tests/servers/apicurio.xml",
     "sink": REPOSITORY / "tests/servers/iceberg_sink.xml",

@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from firn_broker.history.shapes import choosing, finding
@@ -20,14 +19,18 @@ TOKENS: Mapping[str, list[list[str]]] = {
     "double": [
         ["0.0", "-0.0", "3.0", "0.1", "1e+16", "1.5e-05", "123456789.123", "5e-324", "1e+21", "9999999999999998.0", "0.0001"],
         ["0.0", "-0.0", "3.0", "1e16", "1.5e-6", "0.00001", "1000000000000000.0", "12345678901.5"],
-        ["0.0", "-0.0", "3.0", "1.0E7", "9999999.0", "0.001", "1.0E-4", "1.2345678912E10"],
+        ["0.0", "-0.0", "3.0", "1.0E7", "9999999.0", "0.001", "1.0E-4", "1.2345678912E10", "4.9E-324", "-9.9E-324"],
         ["0", "3", "0.1", "0.000001", "1e-7", "100000000000000000000", "1e+21", "1.5e+300"],
         ["0", "-0", "3", "0.1", "1e-7", "1e+21"],
         ["0", "3", "1E+15", "1E-06", "1.5E+20", "0.00001"],
         ["0.50", "12.25", "-3.00", "100.10"],
         ["1", "7", "-3", "1234567"],
     ],
-    "float": [["0.1", "3.0", "16777216.0", "1e-05", "3.4028235e+38"], ["0.1", "3", "16777216"], ["0.5", "1.0E10", "3.0"]],
+    "float": [
+        ["0.1", "3.0", "16777216.0", "1e-05", "3.4028235e+38"],
+        ["0.1", "3", "16777216"],
+        ["0.5", "1.0E10", "3.0", "1.4E-45"], ["0.10000000149011612", "1e-07", "0.5"],
+    ],
     "decimal(10, 2)": [["1.50", "0.00", "-12345678.90"], ["1.5", "0", "-3"], ['"1.50"', '"0.10"'], ['"1.5"', '"10"']],
     "string": [
         ['"plain"', '""', r'"\"\\\/"'.replace(r"\/", "/"), '"é€😀"', r'"\n\t\b\f\r\u0000\u001f"', '"<>&"'],
@@ -110,7 +113,7 @@ def test_records_of_one_writer_come_back(name: str) -> None:
     chooser = Chooser(ORDERS.names)
     for seed in range(4):
         assert ORDERS.unshaped([WRITERS[name](record) for record in orders(seed, 300)], chooser) == []
-    chooser.order(chooser.numbers(*_rows([WRITERS[name](record) for record in orders(9, 300)])))
+    chooser.order(chooser.numbers(*ORDERS.compared([WRITERS[name](record) for record in orders(9, 300)])))
     # This writer leaves empty arrays on one line.
     assert len(chooser.shapes) == (2 if name == "indented" else 1)
 
@@ -137,7 +140,7 @@ def test_other_values_have_no_shape() -> None:
 def test_shapes_of_few_records_leave_room_for_others() -> None:
     texts = [b'{"id":%d,%s"name":"a"}' % (number, b" " * number) for number in range(2 * MOST_SHAPES)]
     chooser = Chooser(ORDERS.names)
-    chooser.order(chooser.numbers(*_rows(texts)))
+    chooser.order(chooser.numbers(*ORDERS.compared(texts)))
     assert ORDERS.unshaped([_compact(record) for record in orders(1, 60)], chooser) == []
 
 
@@ -153,7 +156,3 @@ def test_free_text_costs_no_more_than_a_few_attempts(monkeypatch: pytest.MonkeyP
     ORDERS.unshaped(texts, chooser)
     assert len(chooser.shapes) <= MOST_SHAPES
     assert 1 <= len(looked) <= MOST_FAILURES + MOST_SHAPES
-
-
-def _rows(texts: list[bytes]) -> Any:
-    return ORDERS.rows(texts), pa.array(texts, pa.binary())

@@ -48,10 +48,14 @@ class Typed:
         ids = [int(field.metadata[b"PARQUET:field_id"]) for field in self.schema]
         return struct_of(dict(zip(ids, self.columns_of(texts), strict=True)), len(texts))
 
+    def compared(self, texts: Sequence[bytes | None]) -> tuple[pa.StructArray, pa.Array]:
+        """Return the rows of JSON values, and the values."""
+        return self.rows(texts), pa.array(texts, pa.binary())
+
     def unshaped(self, texts: Sequence[bytes | None], chooser: Chooser | None = None) -> list[bytes]:
         """Return the texts to which no shape was found. All others have to come back from their rows."""
         chooser = Chooser(self.names) if chooser is None else chooser
-        rows, wanted = self.rows(texts), pa.array(texts, pa.binary())
+        rows, wanted = self.compared(texts)
         numbers = chooser.numbers(rows, wanted)
         # Shapes lie in entries as JSON.
         shapes = shapes_of(json.loads(json.dumps(described(chooser.shapes))))

@@ -9,7 +9,6 @@ import pytest
 
 from firn.driver_requests.landed_offsets import (
     LANDED_PATH,
-    MAX_MEMBERS,
     UNINDEXED_PATH,
     FirstOffset,
     FirstOffsets,
@@ -372,14 +371,14 @@ def test_the_columns_of_json_members_are_named_under_all_their_names(monkeypatch
     }  # fmt: skip
 
 
-def test_too_many_members_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_do_not_fit_into_a_request_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch)
     stage.waiting, stage.table.files = {0: 0}, [(0, 0, 99, "a")]
     stage.topic.job = job(table=stage.topic.job.table, record_schema=RecordSchema(format="Json"))
-    stage.names = [{"id": 1, "name": "a", "type": "long"}], {1: tuple(map(str, range(MAX_MEMBERS)))}
+    stage.names = [{"id": 1, "name": "a", "type": "long"}], {1: tuple(map(str, range(20_000)))}
     report = stage.look()
     assert report is not None
-    assert f"brokers can rebuild values with {MAX_MEMBERS} members, and it has {MAX_MEMBERS + 1}" in report.problem
+    assert "the names of 20001 members do not fit into a request to brokers" in report.problem
     assert stage.named == []
 
 

@@ -161,9 +161,10 @@ class _Finder:
         if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
             yield Plain()
         elif pa.types.is_floating(kind):
-            yield replace(self.layout, single=pa.types.is_float32(kind))
-            # The column may have been one of 32 bits.
-            yield replace(self.layout, single=True)
+            single = pa.types.is_float32(kind)
+            yield replace(self.layout, single=single)
+            # The column may have had 32 bits before. And some languages have numbers of 64 bits only.
+            yield replace(self.layout, single=not single)
             yield Places(len(text.partition(".")[2]))
         elif pa.types.is_string(kind):
             yield self.style

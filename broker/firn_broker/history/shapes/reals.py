@@ -61,7 +61,7 @@ class Reals:
         """Return the text of a number of which Arrow has the shortest digits."""
         if text in ("nan", "inf", "-inf"):
             return text
-        sign, digits, power = Decimal(text).as_tuple()
+        sign, digits, power = Decimal(self._nearest(text) if self.mantissa_point else text).as_tuple()
         assert isinstance(power, int)
         shown = "".join(map(str, digits)).rstrip("0")
         if not shown:
@@ -77,6 +77,13 @@ class Reals:
         before = shown[: exponent + 1].ljust(exponent + 1, "0")
         after = shown[exponent + 1 :] or ("0" if self.point else "")
         return f"{minus}{before}{'.' if after else ''}{after}"
+
+    def _nearest(self, text: str) -> str:
+        """Return the two digits that are nearest to a number if they name it. Java prefers them to one digit: 4.9E-324 to 5E-324."""
+        kind = np.float32 if self.single else np.float64
+        number = kind(text)
+        nearest = f"{float(number):.1e}"
+        return nearest if kind(nearest) == number else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,17 @@
 from collections.abc import Iterator
 from typing import Any
 
-from firn.driver_requests.landed_offsets import MAX_MEMBERS, RECORD, MemberField, RecordFields
+from firn.driver_requests.landed_offsets import RECORD, MemberField, RecordFields
 from firn.model.errors import NotReadyError
 from firn.model.jobs import RecordSchema, SchemaFormat
 from firn.tables import renames, rows
 from firn.tables.renames import Fields, FormerNames
 from firn_spark.tables.java_tables import Tables
+
+MOST_MEMBER_BYTES = 400_000
+"""Bytes of the members in a request."""
+_MEMBER_BYTES = 30
+"""Bytes of a member in a request without its name."""
 
 
 def record_fields(table: Any, metadata_columns: str, format: SchemaFormat) -> RecordFields:
@@ -33,16 +38,18 @@ def record_fields(table: Any, metadata_columns: str, format: SchemaFormat) -> Re
 
 
 def member_fields(tables: Tables, table: Any, schema: RecordSchema) -> tuple[MemberField, ...]:
-    """Return the columns of the members of JSON values, under all names that they had. Raises NotReadyError if they are too many."""
+    """Return the columns of the members of JSON values, under all names that they had. Raises NotReadyError for too many names."""
     fields, former = tables.names(table)
     other = {column.name for column in rows.key_columns(schema.key)}
     of_values = [
         each for each in fields if not each["name"].startswith(rows.METADATA_COLUMN) and each["name"] not in other
     ]
     found = tuple(_named(RECORD, of_values, former))
-    if len(found) > MAX_MEMBERS:
+    size = sum(len(each.name.encode()) + _MEMBER_BYTES for each in found)
+    if size > MOST_MEMBER_BYTES:
         raise NotReadyError(
-            f"table {table.name()}: brokers can rebuild values with {MAX_MEMBERS} members, and it has {len(found)}"
+            f"table {table.name()}: the names of {len(found)} members do not fit into a request to brokers ({size} bytes, at most"
+            f" {MOST_MEMBER_BYTES}); set spec.storage.history to Copy"
         )
     return found
 

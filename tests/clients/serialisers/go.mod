@@ -1,0 +1,3 @@
+module firn.dev/serialisers
+
+go 1.25
