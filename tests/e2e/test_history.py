@@ -60,6 +60,19 @@ def filled(manifest: dict[str, Any], flights: int) -> tuple[str, str, list[LogRe
     return topic, table, records
 
 
+def move_to_tables(*manifests: dict[str, Any]) -> None:
+    """Let the brokers keep the records of topics in their tables only, and wait until they have moved batches of each."""
+    for manifest in manifests:
+        manifest["spec"]["storage"] = {"history": "Single"}
+        apply(manifest)
+    await_until("the broker has moved batches to the tables", lambda: moved(len(manifests)))
+    for manifest in manifests:
+        name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
+        await_ready(name, namespace, timeout=PATIENCE)
+        for kind in (ConditionType.SINGLE_COPY, ConditionType.HISTORY_READABLE):
+            await_condition(name, namespace, kind, "True", timeout=PATIENCE)
+
+
 def assert_read_from_table(expected: Mapping[str, Sequence[LogRecord]], in_table: Sequence[LogRecord]) -> None:
     """Replace the broker, so that no record is in its memory, and read all records of topics. It rebuilds those ``in_table``."""
     kill(BROKER)
@@ -134,16 +147,9 @@ def test_flights_stay_readable_after_they_moved_to_the_table(namespace: str) -> 
     typed_topic, _, typed_before = filled(typed, TYPED_FLIGHTS)
     servers = await_ready("flights", namespace, timeout=PATIENCE)["status"]["bootstrapServers"]
 
-    for each in manifests:
-        each["spec"]["storage"] = {"history": "Single"}
-        apply(each)
-    for each in manifests:
-        await_ready(each["metadata"]["name"], namespace, timeout=PATIENCE)
-    await_until("the broker has moved batches of both topics to their tables", lambda: moved(len(manifests)))
-    for each in manifests:
-        for kind in (ConditionType.SINGLE_COPY, ConditionType.HISTORY_READABLE):
-            await_condition(each["metadata"]["name"], namespace, kind, "True", timeout=PATIENCE)
+    move_to_tables(*manifests)
     assert_read_from_table({topic: before, typed_topic: typed_before}, [*before, *typed_before])
+    assert other_clients.by_java(OUTSIDE, typed_topic) == digests(typed_before)
     for each in manifests:
         firn("audit", f"{namespace}/{each['metadata']['name']}")
     if LONG:

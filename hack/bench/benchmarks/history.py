@@ -35,6 +35,8 @@ from hack.bench.options import Options
 
 PARTITION = Partition(UUID(int=1), 0)
 FIELDS = RecordFields(partition=4, offset=5, time=6, key=7, value=2, headers=8)
+MEMBERS = RecordFields(partition=4, offset=5, time=6, key=7, value=None, headers=8)
+"""The columns of a topic whose values lie in columns of their members."""
 MEGABYTES = 100
 """Bytes of the records of a case, in millions."""
 ROW_GROUP_BYTES = 64 << 20

@@ -21,6 +21,7 @@ from firn_broker.history.shapes.choosing import Chooser
 from hack import quickstart
 from hack.bench.benchmarks.history import (
     FIELDS,
+    MEMBERS,
     PARTITION,
     ROW_GROUP_BYTES,
     Case,
@@ -51,7 +52,7 @@ def measure(options: Options) -> Iterator[Figure]:
     typed = _typed(options.directory / "typed.parquet", rows, columns)
     files = Files()
     names = {(RECORD, name): FIRST_FIELD + place for place, name in enumerate(columns.column_names)}
-    chooser, fields = Chooser(names), FIELDS._replace(value=None)
+    chooser, fields = Chooser(names), MEMBERS
     tables = {
         "raw": Table(groups(raw, files.open(raw), FIELDS), FIELDS),
         "typed": Table(groups(typed, files.open(typed), fields, chooser.columns), fields, chooser),

@@ -1,4 +1,4 @@
-"""What seven serialisers of JSON write comes back from the columns of a table, byte for byte."""
+"""Records of seven serialisers of JSON come back from the columns of a table, byte for byte."""
 
 import json
 import shutil

@@ -27,6 +27,8 @@ from tests.unit.broker.typed_rows import Typed
 
 PARTITION = Partition(UUID(int=7), 1)
 FIELDS = RecordFields(partition=4, offset=5, time=6, key=7, value=2, headers=8)
+MEMBERS = RecordFields(partition=4, offset=5, time=6, key=7, value=None, headers=8)
+"""The columns of a topic whose values lie in columns of their members."""
 
 
 def field(number: int, name: str, kind: pa.DataType) -> pa.Field:

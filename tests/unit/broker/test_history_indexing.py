@@ -29,7 +29,7 @@ from firn_broker.maintenance import fsck
 from firn_broker.storage import wal
 from tests.fakes.virtual_time import LoopClock, run
 from tests.unit.broker.batches import raw
-from tests.unit.broker.test_history_entries import FIELDS, Local, write
+from tests.unit.broker.test_history_entries import FIELDS, MEMBERS, Local, write
 from tests.unit.broker.test_history_entries import Landed as LandedRow
 from tests.unit.broker.test_json_shapes import ORDERS, orders
 from tests.unit.broker.test_rebuilt_batches import Row, produced
@@ -100,7 +100,7 @@ class World:
             until_ms=until,
             ranges=tuple(ranges),
             files=tuple(files),
-            fields=FIELDS if typed is None else FIELDS._replace(value=None),
+            fields=FIELDS if typed is None else MEMBERS,
             members=() if typed is None else typed.members,
         )
 

@@ -53,7 +53,7 @@ class _Run:
     ranges: Sequence[BatchRange]
     batches: Sequence[memoryview]
     known: Known | None = None
-    """What is known of rebuilt batches; None for batches of WAL objects."""
+    """The heads and the shapes of rebuilt batches; None for batches of WAL objects."""
     entry: Entry | None = None
     """The entry of the ranges, if the data files of its rows are still those of the table. Its batches are not read."""
 

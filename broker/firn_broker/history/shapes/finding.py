@@ -91,7 +91,7 @@ class _Finder:
     style: Strings
     layout: Reals
     tried: dict[tuple[int, Form], bool]
-    """Whether a form gives a token, by the identity of the token."""
+    """The results of earlier attempts: a form gives a token with this identity, or does not."""
 
     def object(self, text: Listed, row: pa.StructArray, parent: int, hint: Any) -> Object:
         """Return the shape of an object whose columns are those of the only row. Raises IrregularError."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from firn_broker.history.sections import Numbers
 
 Mask = Numbers | None
-"""Whether each row has something; None if all rows have it."""
+"""A boolean for each row: the rows that have something. None if all rows have it."""
 NOTHING = b""
 
 
