@@ -1,7 +1,8 @@
 """Read the history of a topic whose log keeps no copy, end to end: from a broker over S3, with PostgreSQL, to Kafka's consumer.
 
 The peers are a topic of the same broker whose log keeps its copy, and Apache Kafka. All three have the same records of JSON, which the
-producer compresses with lz4. The page cache is empty, and the broker has just started. Kafka has no cache of its own."""
+producer compresses with lz4. The page cache is empty, and the broker has just started. Kafka has no cache of its own. A further topic
+of the broker has a table with a column for each member of its values."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ from firn_broker.storage.objects import open_objects
 from firn_spark.kafka.diskless.direct_reads import uuid_of
 from firn_spark.worker.row_groups import MOST_BYTES
 from hack.bench.benchmarks.broker import Brokers, Seen, charged, child, evict, median, on_kafka, over_bucket, publish
-from hack.bench.benchmarks.history import FIELDS, Row, values_of, write_table
+from hack.bench.benchmarks.history import FIELDS, MEMBER_NAMES, MEMBERS, Row, members_of, values_of, write_table
 from hack.bench.measuring.figures import Better, Figure
 from hack.bench.options import Options
 from hack.support.progress import say
@@ -58,18 +59,22 @@ UNITS: dict[str, tuple[str, Better]] = {
     "publish_p99": (f"ms of publish, {SLOW_MB} MB/s, beside {BACKFILLS} backfills (99 %)", "lower"),
 }
 COPY, KAFKA, ALONE = "copy in the log", "Apache Kafka 4.2.1", "the same publisher alone"
+RAW = "a table of raw values"
+TYPED = "typed"
 APART = "the same publisher alone, before a history broker served the backfills"
 
 
 def measure(options: Options) -> Iterator[Figure]:
     """Measure both topics of a broker, and Kafka, `Options.repeats` times."""
-    runs: dict[str, list[Seen]] = {"single": [], "copy": [], "kafka": []}
+    runs: dict[str, list[Seen]] = {"single": [], TYPED: [], "copy": [], "kafka": []}
     for turn in range(options.repeats):
         values = values_of(RECORD_BYTES, options.megabytes)
         with _directory(options.directory / f"backfills-firn-{turn}") as directory, _fleet(directory) as fleet:
-            for topic in ("single", "copy"):
+            for topic in ("single", TYPED, "copy"):
                 _produce(fleet.brokers, topic, values)
-            fleet.land("single", options.megabytes)
+            for topic in ("single", TYPED):
+                fleet.land(topic, options.megabytes)
+            runs[TYPED].append(_reads(TYPED, options.megabytes, fleet.restarted()))
             for topic in ("single", "copy"):
                 measured = _contest(topic, options.megabytes, fleet.restarted)
                 with fleet.history_broker(), _backfilled(fleet.brokers, topic):
@@ -84,6 +89,10 @@ def measure(options: Options) -> Iterator[Figure]:
         ours = seen["single"][name]
         yield Figure(f"backfills_{name}", ours, unit, better, COPY, seen["copy"][name])
         yield Figure(f"backfills_{name}_kafka", ours, unit, better, KAFKA, seen["kafka"][name])
+    for name, raw in seen["single"].items():
+        if name in seen[TYPED]:
+            unit, better = UNITS[name]
+            yield Figure(f"backfills_{name}_{TYPED}", seen[TYPED][name], unit, better, RAW, raw)
     apart = seen["single"]["apart_p99"]
     yield Figure("backfills_publish_apart", apart, UNITS["publish_p99"][0], "lower", APART, seen["single"]["alone_p99"])
     yield Figure(
@@ -147,15 +156,22 @@ class _Fleet:
         records = read_log(self.broker.bootstrap, topic, PARTITIONS)
         for partition, some in groupby(records, key=lambda record: record.partition):
             rows = [Row(record.offset, record.timestamp[1], record.value) for record in some]
-            file = write_table(self.directory / f"{partition}.parquet", rows, partition, MOST_BYTES)
+            members = members_of(rows) if topic == TYPED else None
+            file = write_table(self.directory / f"{topic}-{partition}.parquet", rows, partition, MOST_BYTES, members)
             written = Path(file.path)
             asyncio.run(self._upload(written.name, written.read_bytes()))
             written.unlink()
-            files.append(file._replace(path=f"{self.lake.url}/{partition}.parquet"))
+            files.append(file._replace(path=f"{self.lake.url}/{written.name}"))
             ranges.append(LandedRange(partition, 0, rows[-1].offset))
         landed = Landed(
-            topic=id, generation=1, until_ms=int(time.time() + 3600) * 1000, ranges=tuple(ranges), files=tuple(files), fields=FIELDS
-        )  # fmt: skip
+            topic=id,
+            generation=1,
+            until_ms=int(time.time() + 3600) * 1000,
+            ranges=tuple(ranges),
+            files=tuple(files),
+            fields=MEMBERS if topic == TYPED else FIELDS,
+            members=MEMBER_NAMES if topic == TYPED else (),
+        )
         assert LandedAnswer.model_validate_json(self._ask(LANDED_PATH, landed)).refusal is None
         question = Unindexed(topics=(Asked(id, 1, (1,)),))
 
@@ -204,7 +220,7 @@ def _fleet(directory: Path) -> Iterator[_Fleet]:
 
 def _produce(brokers: Brokers, topic: str, values: list[bytes]) -> None:
     say(f"{brokers.name}: producing to {topic}")
-    config = {"firn.history": "Single"} if topic == "single" else {}
+    config = {"firn.history": "Single"} if topic in ("single", TYPED) else {}
     admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=config)])[topic].result(30)
     settings = {"linger.ms": 20, "batch.size": 64 << 10, "compression.type": "lz4", "enable.idempotence": True}
@@ -227,17 +243,22 @@ def _evicted(brokers: Brokers) -> Brokers:
 
 
 def _contest(topic: str, megabytes: int, without_caches: Callable[[], Brokers]) -> Seen:
-    """Measure reads of one topic."""
+    """Measure reads of one topic, and a publisher beside them."""
     brokers = without_caches()
+    seen = _reads(topic, megabytes, brokers)
+    seen["alone_p99"] = publish(brokers, "published", SLOW_MB).p99
+    with _backfilled(brokers, topic):
+        seen["publish_p99"] = publish(brokers, "published", SLOW_MB).p99
+    return seen
+
+
+def _reads(topic: str, megabytes: int, brokers: Brokers) -> Seen:
     say(f"{brokers.name}: reading {topic}")
     # The first read starts the processes that rebuild records.
     seen = {"seek": _seek(brokers, topic)}
     evict(brokers.directory)
     spent, seen["rate"] = charged(brokers, lambda: _read(brokers, topic))
     seen["cpu"] = spent.broker / megabytes * 1000
-    seen["alone_p99"] = publish(brokers, "published", SLOW_MB).p99
-    with _backfilled(brokers, topic):
-        seen["publish_p99"] = publish(brokers, "published", SLOW_MB).p99
     return seen
 
 

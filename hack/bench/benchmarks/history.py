@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from firn.driver_requests.landed_offsets import DataFile, RecordFields
+from firn.driver_requests.landed_offsets import RECORD, DataFile, MemberField, RecordFields
 from firn.records import record_batch
 from firn_broker.history import entries
 from firn_broker.history.entries import Entry
@@ -37,6 +37,10 @@ PARTITION = Partition(UUID(int=1), 0)
 FIELDS = RecordFields(partition=4, offset=5, time=6, key=7, value=2, headers=8)
 MEMBERS = RecordFields(partition=4, offset=5, time=6, key=7, value=None, headers=8)
 """The columns of a topic whose values lie in columns of their members."""
+MEMBER_NAMES = tuple(
+    MemberField(RECORD, name, 20 + place) for place, name in enumerate(("id", "origin", "dest", "delay", "note"))
+)
+"""The columns of the values that `values_of` makes."""
 MEGABYTES = 100
 """Bytes of the records of a case, in millions."""
 ROW_GROUP_BYTES = 64 << 20
@@ -237,6 +241,12 @@ def write_table(
     group = max(1, group_bytes * count // table.nbytes)
     pq.write_table(table, path, compression="zstd", row_group_size=group, use_dictionary=False)
     return DataFile(str(path), path.stat().st_size)
+
+
+def members_of(rows: Sequence[Row]) -> Mapping[pa.Field, pa.ChunkedArray]:
+    """Return the columns of the members of JSON values that `values_of` made."""
+    table = pa.Table.from_pylist([json.loads(row.value) for row in rows])
+    return {_field(each.field, each.name, table[each.name].type): table[each.name] for each in MEMBER_NAMES}
 
 
 def _field(number: int, name: str, kind: pa.DataType) -> pa.Field:
