@@ -303,6 +303,15 @@ class Broker:
             if (endpoint := node.address.endpoint(client.listener)) is not None
         ]
 
+    def controller(self, nodes: Sequence[tuple[Node, Endpoint]]) -> int:
+        """Return the id of the node to which clients send changes of topics: this one if it is one of ``nodes``, else the lowest; or -1.
+
+        Each node can make them. A node that died stays in the list until its lease ends. librdkafka 2.16 waits for such a controller even
+        when later answers name another one."""
+        ids = [node.id for node, _ in nodes]
+        own = self.membership.lease.node
+        return own if own in ids else min(ids, default=-1)
+
     @contextmanager
     def changing(self, call: Call, resources: Iterable[tuple[ResourceType, str]]) -> Iterator[Attempt]:
         """Note the changes that are made within this context in the audit log, if the caller sets `Attempt.made`.

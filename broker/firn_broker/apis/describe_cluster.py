@@ -1,6 +1,6 @@
 """DescribeCluster (60), versions 0 and 1: the live brokers, at their addresses of the client's listener.
 
-There is no controller; the lowest node stands for it. Every client may ask, because it needs the addresses. Only a client
+There is no controller: each broker can do its work, and names itself. Every client may ask, because it needs the addresses. Only a client
 that may describe the cluster learns what it may do there.
 """
 
@@ -34,7 +34,7 @@ async def handle(broker: Broker, request: DescribeClusterRequest, call: Call) ->
     nodes = broker.endpoints(call.client)
     return {
         "error_code": error, "error_message": message, "endpoint_type": BROKERS, "cluster_id": broker.cluster_id,
-        "controller_id": min((node.id for node, _ in nodes), default=-1),
+        "controller_id": broker.controller(nodes),
         "brokers": [
             {"broker_id": node.id, "host": endpoint.host, "port": endpoint.port, "rack": node.address.zone or None}
             for node, endpoint in nodes

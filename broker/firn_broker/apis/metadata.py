@@ -81,7 +81,7 @@ async def handle(broker: Broker, request: MetadataRequest, call: Call) -> Fields
             for node, endpoint in nodes
         ],
         "cluster_id": broker.cluster_id,
-        "controller_id": min((node.id for node, _ in nodes), default=-1),
+        "controller_id": broker.controller(nodes),
         "topics": topics,
         "cluster_authorized_operations": _cluster_operations(broker, call, request),
     }
