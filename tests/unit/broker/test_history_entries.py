@@ -19,6 +19,7 @@ from firn_broker.history.indexing import building
 from firn_broker.history.indexing.building import Kept, Table, build
 from firn_broker.history.rebuilding.rebuilder import rebuild
 from firn_broker.history.rows import RowReader, groups
+from firn_broker.history.shapes.choosing import Chooser
 from firn_broker.log_types import RANGE_BYTES, Partition, TableRange
 from firn_broker.storage import wal
 from tests.unit.broker.batches import raw
@@ -336,3 +337,55 @@ def test_an_entry_is_small(tmp_path: Path) -> None:
     empty = Entry(PARTITION, found, [], [], FIELDS)
     assert len(entries.encode(empty)) < 12 * len(sent)
     assert np.array_equal(entries.decode(memoryview(entries.encode(empty))).heads.checksums, found.checksums)
+
+
+def json_table(files: Sequence[DataFile], names: dict[tuple[int, str], int]) -> Table:
+    chooser = Chooser(names)
+    found = [group for file in files for group in groups(file, pq.ParquetFile(file.path), MEMBERS, chooser.columns)]
+    return Table(found, MEMBERS, chooser)
+
+
+def test_json_comes_back_from_files_of_earlier_schemas(tmp_path: Path) -> None:
+    """A column was added, another one got a wider type, and a third one another name. Each keeps its id."""
+    before = Typed({"id": "int", "ratio": "float", "name": "string"})
+    after = Typed({"id": "long", "ratio": "double", "title": "string", "price": "double"})
+    old = [Row(1_000, None, b'{"id":%d,"ratio":0.1,"name":"a"}' % number) for number in range(20)]
+    new = [
+        Row(1_000, None, b'{"id":%d,"ratio":0.25,"title":null,"price":%d.5}' % (2**40, number)) for number in range(20)
+    ]
+    files = [
+        write(tmp_path / "old", [(1, offset, row) for offset, row in enumerate(old)], group=9, typed=before),
+        write(tmp_path / "new", [(1, offset, row) for offset, row in enumerate(new, 20)], group=9, typed=after),
+    ]
+    rows_ = [*old, *new]
+    sent = [produced(rows_[first : first + 8], first) for first in range(0, 40, 8)]
+    reader, names = RowReader(Local()), {**before.names, **after.names}
+    (entry,) = build(PARTITION, sent, json_table(files, names), reader)
+    assert isinstance(entry, Entry)
+    decoded = entries.decode(memoryview(entries.encode(entry)))
+    assert again(decoded, reader) == b"".join(sent)
+    assert (decoded.shapes, decoded.fields) == (entry.shapes, MEMBERS)
+
+
+def test_batches_of_records_without_a_value_come_back_from_columns(tmp_path: Path) -> None:
+    typed = Typed({"id": "long"})
+    rows_ = [Row(1_000, b"k", None)] * 5
+    file = write(tmp_path / "file", [(1, offset, row) for offset, row in enumerate(rows_)], group=9, typed=typed)
+    sent, reader = [produced(rows_)], RowReader(Local())
+    (entry,) = build(PARTITION, sent, json_table([file], typed.names), reader)
+    assert isinstance(entry, Entry)
+    decoded = entries.decode(memoryview(entries.encode(entry)))
+    assert (decoded.shapes, again(decoded, reader)) == ((), b"".join(sent))
+
+
+def test_rows_whose_columns_have_other_types_later_are_an_error(tmp_path: Path) -> None:
+    typed, other = Typed({"id": "long", "day": "date"}), Typed({"id": "string", "day": "boolean"})
+    landed = [(1, offset, Row(1_000, None, b'{"id":%d,"day":"2026-11-25"}' % offset)) for offset in range(9)]
+    file = write(tmp_path / "file", landed, group=9, typed=typed)
+    sent, reader = [produced([row for *_, row in landed])], RowReader(Local())
+    (entry,) = build(PARTITION, sent, json_table([file], typed.names), reader)
+    assert isinstance(entry, Entry)
+    changed = [(*row[:2], Row(1_000, None, b'{"id":"x","day":true}')) for row in landed]
+    write(tmp_path / "file", changed, group=9, typed=other)
+    with pytest.raises(CorruptDataError):
+        again(entry, RowReader(Local()))

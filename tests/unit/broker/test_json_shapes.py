@@ -61,6 +61,7 @@ TOKENS: Mapping[str, list[list[str]]] = {
     "list<string>": [['["a", "b"]', "[]", '["c"]', '["a", null, ""]']],
     "list<list<int>>": [["[[1,2],[]]", "[]", "[[],[3]]", "[null,[4]]"]],
     "map<string, int>": [['{"a": 1, "b": 2}', "{}", '{"c": null}']],
+    "map<string, struct<a: int>>": [['{"k": {"a": 1}, "l": null}', '{"m": {"a": null}}']],
     "map<int, boolean>": [['{"1": true, "2": false}', "{}"]],
     "struct<a: int, b: string>": [['{"a": 1, "b": "x"}', '{"a": null, "b": "y"}'], ['{"b": "x", "a": 1}'], ['{"a": 1}', "{}", '{"a": 2, "b": "x"}']],
     "list<struct<a: int, b: string>>": [['[{"a": 1, "b": "x"}, {"a": 2, "b": null}]', "[]"], ['[{"a": 1}, {"a": 2, "b": "x"}, {"b": "y"}]']],

@@ -1,5 +1,6 @@
 """Rows that a table has for JSON values, as drivers decode and write them."""
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
 from firn.decoders.json import RecordReader
@@ -44,9 +46,12 @@ class Typed:
         return [_array([row[place] for row in rows], field.type) for place, field in enumerate(self.schema)]
 
     def rows(self, texts: Sequence[bytes | None]) -> pa.StructArray:
-        """Return the rows as shapes take them."""
+        """Return the rows of a data file as shapes take them."""
+        file = io.BytesIO()
+        pq.write_table(pa.table(self.columns_of(texts), schema=self.schema), file)
+        read = pq.ParquetFile(file).read_row_group(0)
         ids = [int(field.metadata[b"PARQUET:field_id"]) for field in self.schema]
-        return struct_of(dict(zip(ids, self.columns_of(texts), strict=True)), len(texts))
+        return struct_of({id: column.chunk(0) for id, column in zip(ids, read.columns, strict=True)}, len(texts))
 
     def compared(self, texts: Sequence[bytes | None]) -> tuple[pa.StructArray, pa.Array]:
         """Return the rows of JSON values, and the values."""

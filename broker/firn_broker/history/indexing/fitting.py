@@ -12,6 +12,9 @@ from firn_broker.history.sections import Numbers
 from firn_broker.history.shapes.choosing import Chooser
 from firn_broker.history.shapes.rendering import NO_SHAPE
 
+DECODED_BYTES = 16 << 20
+"""Bytes of the batches whose values are in memory one by one."""
+
 
 def fit(
     chooser: Chooser, entry: Entry, batches: Sequence[memoryview], matches: Sequence[bool], reader: RowReader
@@ -21,19 +24,21 @@ def fit(
     Raises CorruptDataError and UnavailableError if data files cannot be read."""
     base, last = entry.heads.base_offset, entry.heads.last_offset
     numbers = np.zeros(last - base + 1, np.uint8)
-    values: dict[int, bytes | None] = {}
-    for batch, matched in zip(batches, matches, strict=True):
-        if not matched:
-            values.update(_values(batch))
-    wanted = np.zeros(len(numbers), np.bool_)
-    wanted[np.fromiter(values, np.int64, len(values)) - base] = True
-    numbers[wanted] = NO_SHAPE
-    for records in reader.read_members(entry, chooser.columns, base, last):
-        rows = np.flatnonzero(wanted[records.offsets - base])
-        if len(rows):
-            offsets = records.offsets[rows]
-            texts = pa.array([values[offset] for offset in offsets.tolist()], pa.binary())
-            numbers[offsets - base] = chooser.numbers(records.values.take(pa.array(rows)), texts)
+    parts = reader.read_members(entry, chooser.columns, base, last)
+    for first, end in entry.heads.portions(DECODED_BYTES):
+        values: dict[int, bytes | None] = {}
+        for batch, matched in zip(batches[first:end], matches[first:end], strict=True):
+            if not matched:
+                values.update(_values(batch))
+        wanted = np.zeros(len(numbers), np.bool_)
+        wanted[np.fromiter(values, np.int64, len(values)) - base] = True
+        numbers[wanted] = NO_SHAPE
+        for records in parts:
+            rows = np.flatnonzero(wanted[records.offsets - base])
+            if len(rows):
+                offsets = records.offsets[rows]
+                texts = pa.array([values[offset] for offset in offsets.tolist()], pa.binary())
+                numbers[offsets - base] = chooser.numbers(records.values.take(pa.array(rows)), texts)
     return numbers
 
 

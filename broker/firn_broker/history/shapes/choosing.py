@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ MOST_FAILURES = 16
 _KEPT = MOST_SHAPES // 2
 _SAMPLE = 512
 """Records by which one of several shapes is chosen."""
+_CANDIDATES = 64
 _HINTS = 4
 """Known shapes that a new one may extend."""
 
@@ -53,28 +55,28 @@ class Chooser:
             left &= ~match
         failures = 0
         while failures < MOST_FAILURES and len(self.shapes) < MOST_SHAPES and left.any():
-            place = int(np.argmax(left))
-            shape = self._best(place, left, rows, texts)
-            match = np.zeros(len(rows), np.bool_) if shape is None else _equal(shape, rows, texts)
-            if shape is None or not match[place]:
+            shape = self._best(left, rows, texts)
+            if shape is None:
                 failures += 1
-                left[place] = False
+                left[np.argmax(left)] = False
                 continue
             self.shapes.append(shape)
-            matches.append(match)
-            left &= ~match
+            matches.append(_equal(shape, rows, texts))
+            left &= ~matches[-1]
         return _chosen(matches, valid(texts))
 
-    def _best(self, place: int, left: Numbers, rows: pa.StructArray, texts: pa.Array) -> Object | None:
-        """Return the shape of the text at ``place`` that fits most of the texts that are ``left``."""
+    def _best(self, left: Numbers, rows: pa.StructArray, texts: pa.Array) -> Object | None:
+        """Return the shape of the first text that is ``left`` which gives most of the texts that are left."""
         sample = pa.array(np.flatnonzero(left)[:_SAMPLE])
         some, wanted = rows.take(sample), texts.take(sample)
         best, most = None, 0
-        for shape in find(texts[place].as_py(), rows.slice(place, 1), self.names, self.shapes[: -_HINTS - 1 : -1]):
-            count = int(_equal(shape, some, wanted).sum())
-            if count > most:
+        found = find(wanted[0].as_py(), some.slice(0, 1), self.names, self.shapes[: -_HINTS - 1 : -1])
+        for shape in islice(found, _CANDIDATES):
+            match = _equal(shape, some, wanted)
+            count = int(match.sum())
+            if match[0] and count > most:
                 best, most = shape, count
-            if count == len(sample):
+            if most == len(sample):
                 break
         return best
 
