@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,10 @@ class Diskless:
         )
 
     def objects(self) -> list[Path]:
-        return sorted(path for path in self.bucket.rglob("*") if path.is_file())
+        while True:
+            # The server removes a directory with its last object, also while this looks into it.
+            with suppress(FileNotFoundError):
+                return sorted(path for path in self.bucket.rglob("*") if path.is_file())
 
 
 @contextmanager
