@@ -7,10 +7,11 @@ of the broker has a table with a column for each member of its values."""
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
@@ -38,6 +39,7 @@ from firn_spark.kafka.diskless.direct_reads import uuid_of
 from firn_spark.worker.row_groups import MOST_BYTES
 from hack.bench.benchmarks.broker import Brokers, Seen, charged, child, evict, median, on_kafka, over_bucket, publish
 from hack.bench.benchmarks.history import FIELDS, MEMBER_NAMES, MEMBERS, Row, members_of, values_of, write_table
+from hack.bench.measuring.cores import halves, move, only_on
 from hack.bench.measuring.figures import Better, Figure
 from hack.bench.options import Options
 from hack.support.progress import say
@@ -61,7 +63,7 @@ UNITS: dict[str, tuple[str, Better]] = {
 COPY, KAFKA, ALONE = "copy in the log", "Apache Kafka 4.2.1", "the same publisher alone"
 RAW = "a table of raw values"
 TYPED = "typed"
-APART = "the same publisher alone, before a history broker served the backfills"
+APART = "the same publisher alone on half of the cores"
 
 
 def measure(options: Options) -> Iterator[Figure]:
@@ -76,11 +78,7 @@ def measure(options: Options) -> Iterator[Figure]:
                 fleet.land(topic, options.megabytes)
             runs[TYPED].append(_reads(TYPED, options.megabytes, fleet.restarted()))
             for topic in ("single", "copy"):
-                measured = _contest(topic, options.megabytes, fleet.restarted)
-                with fleet.history_broker(), _backfilled(fleet.brokers, topic):
-                    say(f"{topic}: publishing while a history broker serves the backfills")
-                    measured["apart_p99"] = publish(fleet.brokers, "published", SLOW_MB).p99
-                runs[topic].append(measured)
+                runs[topic].append(_contest(topic, options.megabytes, fleet.restarted) | _apart(fleet, topic))
         with _directory(options.directory / f"backfills-kafka-{turn}") as directory, on_kafka(directory) as brokers:
             _produce(brokers, "kafka", values)
             runs["kafka"].append(_contest("kafka", options.megabytes, partial(_evicted, brokers)))
@@ -93,11 +91,9 @@ def measure(options: Options) -> Iterator[Figure]:
         if name in seen[TYPED]:
             unit, better = UNITS[name]
             yield Figure(f"backfills_{name}_{TYPED}", seen[TYPED][name], unit, better, RAW, raw)
-    apart = seen["single"]["apart_p99"]
-    yield Figure("backfills_publish_apart", apart, UNITS["publish_p99"][0], "lower", APART, seen["single"]["alone_p99"])
-    yield Figure(
-        "backfills_publish_alone", seen["single"]["publish_p99"], UNITS["publish_p99"][0], "lower", ALONE, seen["single"]["alone_p99"]
-    )  # fmt: skip
+    unit, single = UNITS["publish_p99"][0], seen["single"]
+    yield Figure("backfills_publish_apart", single["apart_p99"], unit, "lower", APART, single["apart_alone_p99"])
+    yield Figure("backfills_publish_alone", single["publish_p99"], unit, "lower", ALONE, single["alone_p99"])
 
 
 @contextmanager
@@ -136,11 +132,12 @@ class _Fleet:
         return self.brokers
 
     @contextmanager
-    def history_broker(self) -> Iterator[None]:
-        """Run a history broker beside the other one inside the with block."""
+    def history_broker(self, cores: Set[int]) -> Iterator[None]:
+        """Run a history broker on some cores inside the with block."""
         settings = {**self._settings, "nodeId": 0, "metricsListen": ""}
         history = of_fleet(self.directory, "history", {key: settings[key] for key in settings if key != "internal"})
-        history.start()
+        with only_on(cores):
+            history.start()
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         await_true("both brokers are alive", lambda: len(admin.list_topics(timeout=10).brokers) == 2)
         try:
@@ -247,8 +244,25 @@ def _contest(topic: str, megabytes: int, without_caches: Callable[[], Brokers]) 
     brokers = without_caches()
     seen = _reads(topic, megabytes, brokers)
     seen["alone_p99"] = publish(brokers, "published", SLOW_MB).p99
-    with _backfilled(brokers, topic):
+    with _backfilled(brokers, topic, os.sched_getaffinity(0)):
         seen["publish_p99"] = publish(brokers, "published", SLOW_MB).p99
+    return seen
+
+
+def _apart(fleet: _Fleet, topic: str) -> Seen:
+    """Measure a publisher while a history broker serves the backfills. This broker and its consumers have half of the cores."""
+    ours, theirs = halves()
+    brokers = fleet.brokers
+    servers = (brokers.pid, *brokers.stores.values())
+    move(servers, ours)
+    try:
+        with only_on(ours):
+            seen = {"apart_alone_p99": publish(brokers, "published", SLOW_MB).p99}
+            with fleet.history_broker(theirs), _backfilled(brokers, topic, theirs):
+                say(f"{topic}: publishing while a history broker serves the backfills")
+                seen["apart_p99"] = publish(brokers, "published", SLOW_MB).p99
+    finally:
+        move(servers, {*ours, *theirs})
     return seen
 
 
@@ -300,11 +314,12 @@ def _seek(brokers: Brokers, topic: str) -> float:
 
 
 @contextmanager
-def _backfilled(brokers: Brokers, topic: str) -> Iterator[None]:
-    """Run consumers that read a topic from its beginning, again and again, inside the with block."""
+def _backfilled(brokers: Brokers, topic: str, cores: Set[int]) -> Iterator[None]:
+    """Run consumers on some cores that read a topic from its beginning, again and again, inside the with block."""
     over = threading.Event()
 
     def read(number: int) -> None:
+        os.sched_setaffinity(0, cores)
         while not over.is_set():
             consumer = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": f"backfill-{number}"})
             consumer.assign([TopicPartition(topic, part, 0) for part in range(PARTITIONS)])
