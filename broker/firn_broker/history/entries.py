@@ -23,7 +23,8 @@ from firn.driver_requests.landed_offsets import DataFile, RecordFields
 from firn.model.errors import CorruptDataError
 from firn_broker.history.heads import COLUMNS, Heads
 from firn_broker.history.sections import Numbers
-from firn_broker.history.shapes.shape import Object, described, shapes_of
+from firn_broker.history.shapes import shape
+from firn_broker.history.shapes.shape import Object
 from firn_broker.log_types import RANGE_BYTES, BatchRange, Partition, TableRange
 
 _HEAD = struct.Struct(">16siqqIII")
@@ -69,15 +70,15 @@ class Entry:
 def encode(entry: Entry) -> bytes:
     """Return the content of an entry."""
     heads = entry.heads
-    described_as = {"files": entry.files, "pieces": entry.pieces, "fields": entry.fields}
+    description = {"files": entry.files, "pieces": entry.pieces, "fields": entry.fields}
     if entry.fields.value is None:
-        described_as["shapes"] = described(entry.shapes)
-    description = json.dumps(described_as, separators=(",", ":")).encode()
+        description["shapes"] = shape.described(entry.shapes)
+    text = json.dumps(description, separators=(",", ":")).encode()
     planes = [_planes(getattr(heads, name)) for name in COLUMNS]
-    body = b"".join([description, *planes, _planes(heads.time_deltas), heads.shapes.tobytes()])
+    body = b"".join([text, *planes, _planes(heads.time_deltas), heads.shapes.tobytes()])
     topic, index = entry.partition
     head = _HEAD.pack(
-        topic.bytes, index, heads.base_offset, heads.last_offset, len(description), len(heads), len(heads.time_deltas)
+        topic.bytes, index, heads.base_offset, heads.last_offset, len(text), len(heads), len(heads.time_deltas)
     )
     return head + bytes(cramjam.zstd.compress(body, _LEVEL))
 
@@ -89,17 +90,17 @@ def decode(data: memoryview) -> Entry:
     topic, index, base, last, size, batches, deltas = _HEAD.unpack_from(data)
     try:
         body = bytes(cramjam.zstd.decompress(data[_HEAD.size :]))
-        described_as = json.loads(body[:size])
+        described = json.loads(body[:size])
         numbers, place = [], size
         for count in [batches] * len(COLUMNS) + [deltas]:
             numbers.append(_numbers(body[place : place + 8 * count], count))
             place += 8 * count
-        shapes = shapes_of(described_as.get("shapes", []))
-        columns = dict(zip(COLUMNS, numbers, strict=False))
+        shapes = shape.shapes_of(described.get("shapes", []))
+        columns = dict(zip(COLUMNS, numbers[:-1], strict=True))
         heads = Heads(base, **columns, time_deltas=numbers[-1], shapes=np.frombuffer(body, np.uint8, offset=place))
-        files = [DataFile(*file) for file in described_as["files"]]
-        pieces = [Piece(*piece) for piece in described_as["pieces"]]
-        fields = RecordFields(*described_as["fields"])
+        files = [DataFile(*file) for file in described["files"]]
+        pieces = [Piece(*piece) for piece in described["pieces"]]
+        fields = RecordFields(*described["fields"])
         if len(heads.shapes) != (heads.spans.sum() if fields.value is None else 0):
             raise ValueError(f"{len(heads.shapes)} numbers of shapes")
     except (cramjam.DecompressionError, ValueError, LookupError, TypeError) as error:

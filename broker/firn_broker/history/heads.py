@@ -14,8 +14,8 @@ from firn.records import contents, record_batch
 from firn.records.codecs import CodecError
 from firn_broker.history.sections import Numbers, Records, encode
 
-NONE: Numbers = np.zeros(0, np.uint8)
-"""No shapes."""
+NO_SHAPES: Numbers = np.zeros(0, np.uint8)
+"""Numbers of shapes for a table that has values as they came."""
 _START = struct.Struct(">qiibI")
 _COVERED = struct.Struct(">hiqqqhii")
 """The two parts of a batch's header. Its checksum covers the second one and the section."""
@@ -45,7 +45,7 @@ class Heads:
     checksums: Numbers
     stored: Numbers
     time_deltas: Numbers
-    shapes: Numbers = field(default_factory=lambda: NONE)
+    shapes: Numbers = field(default_factory=lambda: NO_SHAPES)
 
     def __len__(self) -> int:
         return len(self.spans)

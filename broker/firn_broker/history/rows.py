@@ -15,7 +15,7 @@ from firn.driver_requests.landed_offsets import DataFile, RecordFields
 from firn.model.errors import CorruptDataError
 from firn_broker.history.entries import Entry, Piece
 from firn_broker.history.sections import HEADERS, Numbers, Records
-from firn_broker.history.shapes.rendering import UnrenderableError, render, struct_of
+from firn_broker.history.shapes.rendering import ID, UnrenderableError, render, struct_of
 from firn_broker.history.shapes.shape import fields_of
 
 GROUP_BYTES = 192 << 20
@@ -23,7 +23,6 @@ GROUP_BYTES = 192 << 20
 memory for a moment."""
 KEPT_BYTES = 128 << 20
 """Bytes of rows that a reader keeps in memory, unless one entry has more."""
-_ID = b"PARQUET:field_id"
 
 
 class Files(Protocol):
@@ -107,7 +106,7 @@ class RowReader:
 
     def read(self, entry: Entry, first: int, last: int) -> Records:
         """Return the records with these offsets that the data files have. Raises CorruptDataError and UnavailableError."""
-        found = self._found(entry, fields_of(entry.shapes), first, last)
+        found = self.read_members(entry, fields_of(entry.shapes), first, last)
         if entry.fields.value is not None:
             return ordered(found)
         base, numbers = entry.heads.base_offset, entry.heads.shapes
@@ -121,9 +120,6 @@ class RowReader:
         """Return the records with these offsets, with the columns ``members`` instead of values, of one row group after the other.
 
         Raises CorruptDataError and UnavailableError."""
-        return self._found(entry, members, first, last)
-
-    def _found(self, entry: Entry, members: Sequence[int], first: int, last: int) -> list[Records]:
         slots = _slots(entry, members, (piece for piece in entry.pieces if piece.first <= last and piece.last >= first))
         found = [_between(self._rows(slot), first, last) for slot in slots]
         self._forget(set(slots))
@@ -246,8 +242,8 @@ def _path(paths: Mapping[int, str], field: int, file: DataFile) -> str:
 def _ids(fields: Any, prefix: str) -> Iterator[tuple[int, str]]:
     for field in fields:
         path = f"{prefix}{field.name}"
-        if field.metadata is not None and _ID in field.metadata:
-            yield int(field.metadata[_ID]), path
+        if field.metadata is not None and ID in field.metadata:
+            yield int(field.metadata[ID]), path
         if pa.types.is_struct(field.type):
             yield from _ids(field.type, f"{path}.")
 

@@ -13,17 +13,17 @@ from pyiceberg.schema import Schema
 
 from firn.decoders.json import RecordReader
 from firn.model.jobs import Column, RecordSchema
+from firn.records.values import FRAMING
 from firn_broker.history.shapes.choosing import Chooser
 from firn_broker.history.shapes.rendering import NO_SHAPE, render, struct_of
 from firn_broker.history.shapes.shape import described, shapes_of
 from firn_spark.ingestion.history.record_fields import member_fields
 from firn_spark.tables.java_tables import schema_json
 from firn_spark.worker.data_files import arrow_schema
+from tests.unit.spark_driver.topic import job
 
 FIRST_FIELD = 100
 """The columns of Kafka have the ids below."""
-FRAMING = 5
-"""Bytes before the values of a schema registry."""
 
 
 class Typed:
@@ -33,7 +33,8 @@ class Typed:
         self.columns = tuple(Column(name=name, type=kind) for name, kind in columns.items())
         schema = _moved(json.loads(schema_json(self.columns)))
         tables: Any = SimpleNamespace(names=lambda _: (schema["fields"], {}))
-        self.members = member_fields(tables, None, RecordSchema(format="Json", fields=self.columns))
+        schema_of_records = RecordSchema(format="Json", fields=self.columns)
+        self.members = member_fields(tables, None, job(record_schema=schema_of_records))
         self.names = {(each.parent, each.name): each.field for each in self.members}
         self.schema = arrow_schema(Schema.model_validate(schema))
         self._reader = RecordReader.for_schema(self.columns, refuse_unknown=False, **options)

@@ -350,6 +350,7 @@ FIELDS = [
     {"id": 13, "name": "places", "required": False, "type": MAP},
     {"id": 14, "name": "key_id", "required": False, "type": "long"},
     {"id": 15, "name": "_kafka", "required": False, "type": STRUCT},
+    {"id": 16, "name": "_kafkaesque", "required": False, "type": "string"},
 ]
 
 
@@ -367,6 +368,7 @@ def test_the_columns_of_json_members_are_named_under_all_their_names(monkeypatch
     assert named.fields.value is None
     assert {tuple(each) for each in named.members} == {
         (-1, "id", 11), (-1, "number", 11), (-1, "place", 12), (12, "city", 21), (12, "town", 21), (-1, "places", 13),
+        (-1, "_kafkaesque", 16),
         (22, "city", 21), (22, "town", 21),
     }  # fmt: skip
 

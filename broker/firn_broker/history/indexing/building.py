@@ -13,7 +13,7 @@ from firn.driver_requests.landed_offsets import RecordFields
 from firn.model.errors import CorruptDataError
 from firn_broker.history import heads
 from firn_broker.history.entries import Entry, Piece
-from firn_broker.history.heads import NONE, Heads
+from firn_broker.history.heads import NO_SHAPES, Heads
 from firn_broker.history.indexing.fitting import fit
 from firn_broker.history.rows import Group, RowReader
 from firn_broker.history.sections import Numbers
@@ -173,7 +173,7 @@ def _entry(partition: Partition, found: Heads, table: Table, shapes: Sequence[Ob
     files = list(dict.fromkeys(group.file for group in groups))
     pieces = [Piece(files.index(group.file), group.number, *group.offsets) for group in groups]
     if table.chooser is None:
-        return Entry(partition, replace(found, shapes=NONE), files, pieces, table.fields)
+        return Entry(partition, replace(found, shapes=NO_SHAPES), files, pieces, table.fields)
     used = [number for number in np.unique(found.shapes).tolist() if number < len(shapes)]
     places = np.full(256, NO_SHAPE, np.uint8)
     places[used] = np.arange(len(used))

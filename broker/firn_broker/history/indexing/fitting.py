@@ -1,11 +1,13 @@
 """Fits shapes to batches: finds those that give back the values which producers sent."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
 
-from firn.records import contents
+from firn.records.contents import MAX_BYTES, UndecodableError
+from firn.records.values import first_bytes
 from firn_broker.history.entries import Entry
 from firn_broker.history.rows import RowReader
 from firn_broker.history.sections import Numbers
@@ -24,12 +26,14 @@ def fit(
     Raises CorruptDataError and UnavailableError if data files cannot be read."""
     base, last = entry.heads.base_offset, entry.heads.last_offset
     numbers = np.zeros(last - base + 1, np.uint8)
+    # Only batches that a client or a compaction made with gaps have fewer records than offsets.
+    whole, bases = entry.heads.spans == entry.heads.counts, entry.heads.bases
     parts = reader.read_members(entry, chooser.columns, base, last)
     for first, end in entry.heads.portions(DECODED_BYTES):
         values: dict[int, bytes | None] = {}
-        for batch, matched in zip(batches[first:end], matches[first:end], strict=True):
-            if not matched:
-                values.update(_values(batch))
+        for place in (place for place in range(first, end) if not matches[place] and whole[place]):
+            with suppress(UndecodableError):
+                values.update(enumerate(first_bytes(batches[place], kept=MAX_BYTES), int(bases[place])))
         wanted = np.zeros(len(numbers), np.bool_)
         wanted[np.fromiter(values, np.int64, len(values)) - base] = True
         numbers[wanted] = NO_SHAPE
@@ -40,15 +44,3 @@ def fit(
                 texts = pa.array([values[offset] for offset in offsets.tolist()], pa.binary())
                 numbers[offsets - base] = chooser.numbers(records.values.take(pa.array(rows)), texts)
     return numbers
-
-
-def _values(batch: memoryview) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the offset and the value of each record of a batch, or of none that can be decoded."""
-    try:
-        for data, places in contents.open_batch(batch):
-            for place in places:
-                size, start = contents.zigzag(data, place.start)
-                size, start = contents.zigzag(data, start + max(size, 0))
-                yield place.offset, None if size < 0 else data[start : start + size]
-    except (contents.UndecodableError, IndexError):
-        return

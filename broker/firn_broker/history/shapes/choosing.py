@@ -20,9 +20,11 @@ MOST_SHAPES = 32
 MOST_FAILURES = 16
 """Records without a shape after which the other records of some rows are not looked at. Their text may be free."""
 _KEPT = MOST_SHAPES // 2
+"""Shapes that stay for the next records, so that there is room for new ones."""
 _SAMPLE = 512
 """Records by which one of several shapes is chosen."""
 _CANDIDATES = 64
+"""Shapes of a record that are tried."""
 _HINTS = 4
 """Known shapes that a new one may extend."""
 

@@ -15,7 +15,7 @@ from firn_broker.history.shapes.rendering import ID, members_of
 from firn_broker.history.shapes.scalars import Base64, Decimals, Plain, Uuids
 from firn_broker.history.shapes.shape import NULL, Array, Entries, Form, Member, Node, Object, Unknown
 from firn_broker.history.shapes.strings import STYLES, Strings
-from firn_broker.history.shapes.times import Clock, Dates, Epochs
+from firn_broker.history.shapes.times import Clock, Epochs
 from firn_broker.history.shapes.tokens import IrregularError, Listed, Named, Token, Value, split
 
 Names = Mapping[tuple[int, str], int]
@@ -39,7 +39,7 @@ def find(data: bytes, row: pa.StructArray, names: Names, known: Sequence[Object]
             try:
                 shape = _Finder(names, style, layout, tried).object(text, row, RECORD, hint)
                 if hint is not None:
-                    shape = merged(hint, shape)
+                    shape = _merged(hint, shape)
             except (IrregularError, pa.ArrowException):
                 continue
             if shape not in found:
@@ -47,7 +47,7 @@ def find(data: bytes, row: pa.StructArray, names: Names, known: Sequence[Object]
                 yield shape
 
 
-def merged(old: Any, new: Any) -> Any:
+def _merged(old: Any, new: Any) -> Any:
     """Return the shape, or the part of one, that has the members of both. Raises IrregularError if there is none."""
     if isinstance(old, Unknown) or isinstance(new, Unknown):
         return new if isinstance(old, Unknown) else old
@@ -57,9 +57,9 @@ def merged(old: Any, new: Any) -> Any:
     brackets = {"open": new.open, "separator": separator, "close": new.close}
     match old:
         case Array():
-            return Array(**brackets, element=merged(old.element, new.element))
+            return Array(**brackets, element=_merged(old.element, new.element))
         case Entries():
-            return Entries(**brackets, key=new.key, colon=new.colon, value=merged(old.value, new.value))
+            return Entries(**brackets, key=new.key, colon=new.colon, value=_merged(old.value, new.value))
     return Object(**brackets, members=_members(old.members, new.members))
 
 
@@ -79,7 +79,7 @@ def _members(old: Sequence[Member], new: Sequence[Member]) -> tuple[Member, ...]
         before = waiting.pop(0)
         null = isinstance(each.value, Unknown)
         omitted = before.omitted and not null
-        found.append(Member(each.name, each.field, omitted, merged(before.value, each.value)))
+        found.append(Member(each.name, each.field, omitted, _merged(before.value, each.value)))
     return (*found, *(replace(each, omitted=True) for each in waiting))
 
 
@@ -128,20 +128,20 @@ class _Finder:
 
     def _array(self, text: Listed, value: pa.Array, hint: Any) -> Array:
         element = hint.element if isinstance(hint, Array) else Unknown()
-        edge, field = value.offsets[0].as_py(), _id(value.type.value_field)
-        for place, item in enumerate(text.items[:_SEEN]):
+        first, field = _first(value), _id(value.type.value_field)
+        for place, item in enumerate(text.items[:_SEEN], first):
             assert not isinstance(item, Named)
-            element = merged(element, self.node(item, value.values.slice(edge + place, 1), field, element))
+            element = _merged(element, self.node(item, value.values.slice(place, 1), field, element))
         return Array(text.open, text.separator, text.close, element)
 
     def _entries(self, text: Listed, value: pa.Array, hint: Any) -> Entries:
         known = hint if isinstance(hint, Entries) else None
         node, colon = (known.value, known.colon) if known is not None else (Unknown(), ":")
         key: Form = self.style if pa.types.is_string(value.type.key_type) else Plain()
-        edge, field = value.offsets[0].as_py(), _id(value.type.item_field)
-        for place, item in enumerate(text.named[:_SEEN]):
+        first, field = _first(value), _id(value.type.item_field)
+        for place, item in enumerate(text.named[:_SEEN], first):
             colon = item.colon
-            node = merged(node, self.node(item.value, value.items.slice(edge + place, 1), field, node))
+            node = _merged(node, self.node(item.value, value.items.slice(place, 1), field, node))
         return Entries(text.open, text.separator, text.close, key, colon, node)
 
     def _scalar(self, token: Token, value: pa.Array, hint: Any) -> Form:
@@ -172,7 +172,7 @@ class _Finder:
             yield Decimals(False, quoted)
             yield Decimals(True, quoted)
         elif pa.types.is_date(kind):
-            yield Dates()
+            yield Plain(True)
         elif pa.types.is_timestamp(kind) and not quoted:
             yield from map(Epochs, times.UNITS)
         elif pa.types.is_timestamp(kind) or pa.types.is_time(kind):
@@ -181,6 +181,11 @@ class _Finder:
             yield from (Uuids(False), Uuids(True), Base64())
         elif pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
             yield Base64()
+
+
+def _first(value: pa.Array) -> int:
+    """Return the place of the first item of the only list or map."""
+    return int(value.offsets[0].as_py())
 
 
 def _gives(form: Form, value: pa.Array, text: bytes) -> bool:

@@ -1,7 +1,6 @@
-"""Texts of integers, booleans, decimals, bytes and UUIDs."""
+"""Texts of integers, booleans, dates, decimals, bytes and UUIDs."""
 
 import base64
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,9 +17,9 @@ WIDEST = 38
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Integers and booleans."""
+    """Values as Arrow writes them: integers and booleans, and dates as ``quoted`` ``YYYY-MM-DD``."""
 
-    quoted: ClassVar[bool] = False
+    quoted: bool = False
 
     def texts(self, values: pa.Array) -> pa.Array:
         """Return the text of each value."""
@@ -52,7 +51,8 @@ class Base64:
 
     def texts(self, values: pa.Array) -> pa.Array:
         """Return the text of each value."""
-        return each(values, base64.b64encode)
+        texts = [None if value is None else base64.b64encode(value) for value in values.to_pylist()]
+        return pa.array(texts, pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,6 @@ def matrix(texts: Numbers, values: pa.Array) -> pa.Array:
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(np.ascontiguousarray(texts))]
     found = pa.Array.from_buffers(pa.binary(), count, buffers)
     return with_nulls(found, values)
-
-
-def each(values: pa.Array, write: Callable[[bytes], bytes]) -> pa.Array:
-    """Return what ``write`` makes of each value, one by one."""
-    return pa.array([None if value is None else write(value) for value in values.to_pylist()], pa.binary())
 
 
 def data_of(texts: pa.Array) -> Numbers:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from firn_broker.history.shapes.reals import Places, Reals
 from firn_broker.history.shapes.scalars import Base64, Decimals, Plain, Uuids
 from firn_broker.history.shapes.strings import Strings
-from firn_broker.history.shapes.times import Clock, Dates, Epochs
+from firn_broker.history.shapes.times import Clock, Epochs
 
 NULL = "null"
 COMMA = ","
@@ -83,7 +83,7 @@ Node = Object | Array | Entries | Unknown | Form
 _KINDS: dict[str, Any] = {
     each.__name__.lower(): each
     for each in (
-        Unknown, Member, Object, Array, Entries, Plain, Decimals, Base64, Uuids, Strings, Reals, Places, Dates, Epochs, Clock,
+        Unknown, Member, Object, Array, Entries, Plain, Decimals, Base64, Uuids, Strings, Reals, Places, Epochs, Clock,
     )
 }  # fmt: skip
 

@@ -56,9 +56,7 @@ class Strings:
         return '"' + re.sub(special, lambda found: self._escape(found[0]), value) + '"'
 
     def _escape(self, character: str) -> str:
-        if character in '\\"' and character not in self.also:
-            return f"\\{character}"
-        if character in self.slashed:
+        if character in self.slashed or (character in '\\"' and character not in self.also):
             return f"\\{character}"
         letter = _SHORT.get(character, "")
         if letter and letter in self.short:

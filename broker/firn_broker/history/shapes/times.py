@@ -1,4 +1,4 @@
-"""Texts of dates, times and timestamps."""
+"""Texts of times and timestamps."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from firn.decoders.json_limits import FIRST_MICROSECOND, LAST_MICROSECOND
 from firn_broker.history.sections import Numbers
 from firn_broker.history.shapes.joining import placed
 from firn_broker.history.shapes.scalars import data_of, matrix
@@ -19,19 +20,6 @@ FIXED, TRIMMED, THREES, SIXES, JAVA = "fixed", "trimmed", "threes", "sixes", "ja
 without a second that is 0 (``LocalDateTime`` of Java)."""
 _MINUTE = 60
 _NO_SECOND = -1
-_FIRST, _END = -62_135_596_800, 253_402_300_800
-"""The first second of the years 1 and 10000, since 1970."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dates:
-    """Dates as ``YYYY-MM-DD``."""
-
-    quoted: ClassVar[bool] = True
-
-    def texts(self, values: pa.Array) -> pa.Array:
-        """Return the text of each value."""
-        return pc.cast(values, pa.string()).cast(pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +58,9 @@ class Clock:
             numbers = numbers + self.minutes * _MINUTE * 10 ** DIGITS[unit]
         if self.separator:
             # Years have 4 digits. No text is one of another year.
-            second = 10 ** DIGITS[unit]
-            numbers = np.where((numbers >= _FIRST * second) & (numbers < _END * second), numbers, 0)
+            seconds = numbers // 10 ** DIGITS[unit]
+            inside = (seconds >= FIRST_MICROSECOND // 10**6) & (seconds <= LAST_MICROSECOND // 10**6)
+            numbers = np.where(inside, numbers, 0)
         if self.fraction == FIXED:
             return self._written(numbers, unit, self.digits, values)
         needed = _digits(numbers, DIGITS[unit])

@@ -5,12 +5,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MOST_DEPTH = 32
-"""Levels of objects and arrays that a shape may have."""
+from firn.decoders.json_limits import MAX_DEPTH
+from firn.records.values import FRAMING
+
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s,:\[\]{}"]+', re.DOTALL)
 _SPACE = re.compile(r"[ \t\n\r]*")
-_FRAMING = 5
-"""Bytes that clients of a schema registry write before a value: zero, and the id of the schema."""
 _CLOSING = {"{": "}", "[": "]"}
 
 
@@ -64,8 +63,10 @@ def text_as_bytes(text: str) -> bytes:
 
 
 def split(data: bytes) -> Listed:
-    """Split the text of an object, and the bytes before it. Raises IrregularError for anything else, and for white space that changes in a list."""
-    size = _FRAMING if data[:1] == b"\0" else 0
+    """Split the text of an object, perhaps behind the id of a schema.
+
+    Raises IrregularError for anything else, and for white space that changes in a list."""
+    size = FRAMING if data[:1] == b"\0" else 0
     try:
         text = bytes_as_text(data[:size]) + data[size:].decode()
     except UnicodeDecodeError as error:
@@ -82,7 +83,7 @@ def split(data: bytes) -> Listed:
 
 def _value(text: str, place: int, depth: int) -> tuple[Value, int]:
     opening = text[place : place + 1]
-    if opening in _CLOSING and opening:
+    if opening in _CLOSING:
         return _listed(text, place, depth)
     found = _TOKEN.match(text, place)
     if found is None:
@@ -91,8 +92,8 @@ def _value(text: str, place: int, depth: int) -> tuple[Value, int]:
 
 
 def _listed(text: str, start: int, depth: int) -> tuple[Listed, int]:
-    if depth >= MOST_DEPTH:
-        raise IrregularError(f"more than {MOST_DEPTH} levels")
+    if depth >= MAX_DEPTH:
+        raise IrregularError(f"more than {MAX_DEPTH} levels")
     closing, place = _CLOSING[text[start]], _space(text, start + 1)
     opening, separators, items = text[start:place], set[str](), list["Named | Value"]()
     if text[place : place + 1] == closing:

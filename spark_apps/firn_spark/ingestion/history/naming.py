@@ -239,7 +239,7 @@ class HistoryNaming:
             ranges=tuple(ranges),
             files=tuple(files),
             fields=fields,
-            members=member_fields(self._tables, table, topic.schema) if fields.value is None else (),
+            members=member_fields(self._tables, table, topic.job) if fields.value is None else (),
         )
 
     def _files(self, table: Any, snapshot: Any, ranges: Sequence[LandedRange], shape: str) -> Iterator[DataFile]:

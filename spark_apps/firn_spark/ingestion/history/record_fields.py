@@ -5,7 +5,7 @@ from typing import Any
 
 from firn.driver_requests.landed_offsets import RECORD, MemberField, RecordFields
 from firn.model.errors import NotReadyError
-from firn.model.jobs import RecordSchema, SchemaFormat
+from firn.model.jobs import IngestJob, SchemaFormat
 from firn.tables import renames, rows
 from firn.tables.renames import Fields, FormerNames
 from firn_spark.tables.java_tables import Tables
@@ -37,14 +37,15 @@ def record_fields(table: Any, metadata_columns: str, format: SchemaFormat) -> Re
     return RecordFields(partition, offset, time, key, None, headers)
 
 
-def member_fields(tables: Tables, table: Any, schema: RecordSchema) -> tuple[MemberField, ...]:
+def member_fields(tables: Tables, table: Any, job: IngestJob) -> tuple[MemberField, ...]:
     """Return the columns of the members of JSON values, under all names that they had. Raises NotReadyError for too many names."""
     fields, former = tables.names(table)
-    other = {column.name for column in rows.key_columns(schema.key)}
-    of_values = [
-        each for each in fields if not each["name"].startswith(rows.METADATA_COLUMN) and each["name"] not in other
-    ]
-    found = tuple(_named(RECORD, of_values, former))
+    others = (
+        *rows.key_columns(job.record_schema.key),
+        *rows.metadata_columns(job.table.metadata_columns, schema_ids=True),
+    )
+    names = {column.name for column in others}
+    found = tuple(_named(RECORD, [field for field in fields if field["name"] not in names], former))
     size = sum(len(each.name.encode()) + _MEMBER_BYTES for each in found)
     if size > MOST_MEMBER_BYTES:
         raise NotReadyError(
