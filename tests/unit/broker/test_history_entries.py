@@ -389,3 +389,15 @@ def test_rows_whose_columns_have_other_types_later_are_an_error(tmp_path: Path) 
     write(tmp_path / "file", changed, group=9, typed=other)
     with pytest.raises(CorruptDataError):
         again(entry, RowReader(Local()))
+
+
+def test_rows_that_another_client_changed_leave_the_other_batches_alone(tmp_path: Path) -> None:
+    typed = Typed({"tags": "list<string>", "labels": "map<string, int>"})
+    rows_ = [Row(1_000, None, b'{"tags":["a","b"],"labels":{"x":%d}}' % number) for number in range(9)]
+    changed = [*rows_[:6], *[Row(1_000, None, b'{"tags":[],"labels":{}}')] * 3]
+    file = write(tmp_path / "file", [(1, offset, row) for offset, row in enumerate(changed)], group=9, typed=typed)
+    sent, reader = [produced(rows_[first : first + 3], first) for first in (0, 3, 6)], RowReader(Local())
+    entry, kept = build(PARTITION, sent, json_table([file], typed.names), reader)
+    assert isinstance(entry, Entry)
+    assert isinstance(kept, Kept)
+    assert again(entry, reader) + b"".join(kept.batches) == b"".join(sent)

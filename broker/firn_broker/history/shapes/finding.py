@@ -128,7 +128,7 @@ class _Finder:
 
     def _array(self, text: Listed, value: pa.Array, hint: Any) -> Array:
         element = hint.element if isinstance(hint, Array) else Unknown()
-        first, field = _first(value), _id(value.type.value_field)
+        first, field = _first(text, value), _id(value.type.value_field)
         for place, item in enumerate(text.items[:_SEEN], first):
             assert not isinstance(item, Named)
             element = _merged(element, self.node(item, value.values.slice(place, 1), field, element))
@@ -138,7 +138,7 @@ class _Finder:
         known = hint if isinstance(hint, Entries) else None
         node, colon = (known.value, known.colon) if known is not None else (Unknown(), ":")
         key: Form = self.style if pa.types.is_string(value.type.key_type) else Plain()
-        first, field = _first(value), _id(value.type.item_field)
+        first, field = _first(text, value), _id(value.type.item_field)
         for place, item in enumerate(text.named[:_SEEN], first):
             colon = item.colon
             node = _merged(node, self.node(item.value, value.items.slice(place, 1), field, node))
@@ -183,9 +183,12 @@ class _Finder:
             yield Base64()
 
 
-def _first(value: pa.Array) -> int:
-    """Return the place of the first item of the only list or map."""
-    return int(value.offsets[0].as_py())
+def _first(text: Listed, value: pa.Array) -> int:
+    """Return the place of the first item of the only list or map. Raises IrregularError if another client has changed the items."""
+    first, end = value.offsets.to_pylist()
+    if end - first != len(text.items):
+        raise IrregularError(f"the text has {len(text.items)} items, and the row {end - first}")
+    return int(first)
 
 
 def _gives(form: Form, value: pa.Array, text: bytes) -> bool:
